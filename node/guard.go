@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -28,7 +29,8 @@ type guard struct {
 
 	mu     sync.Mutex
 	rules  guardRules
-	hash   string // of rules in force
+	hash   string         // of rules in force
+	counts map[string]int // of rules in force, by chain
 	tried  bool
 	failed error
 }
@@ -54,7 +56,7 @@ type guardRule struct {
 }
 
 // guardTable is the name of the table, in the family inet.
-const guardTable = "onpath"
+const guardTable = "onpath-guard"
 
 // Beyond these, all is dropped that is forwarded from such a device.
 const (
@@ -112,7 +114,7 @@ func (g *guard) set(rules guardRules) error {
 	return g.failed
 }
 
-// check puts the rules in force again if somebody took them away, and says why they are
+// check puts the rules in force again if somebody took some away, and says why they are
 // not, if so.
 func (g *guard) check() error {
 	g.mu.Lock()
@@ -120,13 +122,25 @@ func (g *guard) check() error {
 	if !g.tried || len(g.rules.Uplinks) == 0 {
 		return g.failed
 	}
-	there := false
+	there := map[string]int{}
 	err := withNFT(g.netNS, func(c *nftables.Conn) error {
 		chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
-		there = slices.ContainsFunc(chains, func(c *nftables.Chain) bool { return c.Table.Name == guardTable })
-		return err
+		if err != nil {
+			return err
+		}
+		for _, chain := range chains {
+			if chain.Table.Name != guardTable {
+				continue
+			}
+			rules, err := c.GetRules(chain.Table, chain)
+			if err != nil {
+				return err
+			}
+			there[chain.Name] = len(rules)
+		}
+		return nil
 	})
-	if err != nil || !there {
+	if err != nil || g.failed != nil || !maps.Equal(there, g.counts) {
 		g.failed = errors.Join(err, g.write())
 	}
 	return g.failed
@@ -190,28 +204,30 @@ func (g *guard) write() error {
 		t := &nftables.Table{Family: nftables.TableFamilyINet, Name: guardTable}
 		c.AddTable(t)
 		c.DelTable(t)
-		w := &guardWriter{conn: c, table: c.AddTable(t), sets: map[string]*nftables.Set{}}
+		w := &guardWriter{conn: c, table: c.AddTable(t), sets: map[string]*nftables.Set{}, counts: map[string]int{}}
 		if err := w.write(g.rules); err != nil {
 			return err
 		}
 		if err := c.Flush(); err != nil {
 			return fmt.Errorf("set table inet %s: %w", guardTable, err)
 		}
+		g.counts = w.counts
 		return nil
 	})
 }
 
 type guardWriter struct {
-	conn  *nftables.Conn
-	table *nftables.Table
-	sets  map[string]*nftables.Set
+	conn   *nftables.Conn
+	table  *nftables.Table
+	sets   map[string]*nftables.Set
+	counts map[string]int // of rules, by chain
 }
 
 func (w *guardWriter) write(rules guardRules) error {
-	strict := w.conn.AddChain(&nftables.Chain{Name: "strict", Table: w.table})
+	strict := w.chain(&nftables.Chain{Name: "strict"})
 	var tiers []*nftables.Chain
 	for i := range rules.Tiers {
-		tiers = append(tiers, w.conn.AddChain(&nftables.Chain{Name: fmt.Sprintf("tier%d", i+1), Table: w.table}))
+		tiers = append(tiers, w.chain(&nftables.Chain{Name: fmt.Sprintf("tier%d", i+1)}))
 	}
 	for i, list := range rules.Tiers {
 		for _, r := range list {
@@ -225,22 +241,39 @@ func (w *guardWriter) write(rules guardRules) error {
 		w.rule(strict, verdict(expr.VerdictDrop))
 	}
 	accept := nftables.ChainPolicyAccept
-	forward := w.conn.AddChain(&nftables.Chain{Name: "forward", Table: w.table, Type: nftables.ChainTypeFilter,
+	forward := w.chain(&nftables.Chain{Name: "forward", Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityRef(*nftables.ChainPriorityFilter - 10), Policy: &accept})
 	for _, u := range rules.Uplinks {
 		name := make([]byte, unix.IFNAMSIZ)
 		copy(name, u.Device)
-		exprs := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: name}}
-		if u.Index != 0 {
-			exprs = append(exprs, &expr.Meta{Key: expr.MetaKeyIIF, Register: 1},
-				&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(uint32(u.Index))})
+		// What came in by a port of a VRF comes in by the VRF's own device there.
+		for _, key := range [][2]expr.MetaKey{{expr.MetaKeyIIFNAME, expr.MetaKeyIIF}, {metaSDIFName, metaSDIF}} {
+			exprs := []expr.Any{&expr.Meta{Key: key[0], Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: name}}
+			if u.Index != 0 {
+				exprs = append(exprs, &expr.Meta{Key: key[1], Register: 1},
+					&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(uint32(u.Index))})
+			}
+			w.rule(forward, append(exprs, jump(strict.Name))...)
 		}
-		w.rule(forward, append(exprs, jump(strict.Name))...)
 	}
 	return nil
 }
 
+// These name the port of a VRF by which a packet came in (NFT_META_SDIF, NFT_META_SDIFNAME;
+// Linux 5.6).
+const (
+	metaSDIF     expr.MetaKey = 33
+	metaSDIFName expr.MetaKey = 34
+)
+
+func (w *guardWriter) chain(c *nftables.Chain) *nftables.Chain {
+	c.Table = w.table
+	w.counts[c.Name] = 0
+	return w.conn.AddChain(c)
+}
+
 func (w *guardWriter) rule(c *nftables.Chain, exprs ...expr.Any) {
+	w.counts[c.Name]++
 	w.conn.AddRule(&nftables.Rule{Table: w.table, Chain: c, Exprs: exprs})
 }
 

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -85,4 +86,58 @@ func TestGuardAtItsBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("the check took %s", time.Since(began).Round(time.Millisecond))
+}
+
+// TestGuardComesBack: rules that somebody takes away are in force again after the next look,
+// whatever is left of the table; a table of another's is left alone.
+func TestGuardComesBack(t *testing.T) {
+	g, see := guardOf(t)
+	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: guardTable}
+	rules := func() map[string]int {
+		out := map[string]int{}
+		see(func(c *nftables.Conn) error {
+			chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+			for _, chain := range chains {
+				list, err := c.GetRules(chain.Table, chain)
+				if err != nil {
+					return err
+				}
+				out[chain.Table.Name+" "+chain.Name] = len(list)
+			}
+			return err
+		})
+		return out
+	}
+	see(func(c *nftables.Conn) error {
+		c.AddChain(&nftables.Chain{Name: "mine", Table: c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: "onpath"})})
+		return c.Flush()
+	})
+	if err := g.set(rulesAt(20, 40)); err != nil {
+		t.Fatal(err)
+	}
+	whole := rules()
+	if whole[guardTable+" forward"] != 2 || whole[guardTable+" strict"] != 2 || whole[guardTable+" tier1"] != 20 {
+		t.Fatalf("the rules are %v", whole)
+	}
+	for name, take := range map[string]func(*nftables.Conn){
+		"the table":     func(c *nftables.Conn) { c.DelTable(table) },
+		"all rules":     func(c *nftables.Conn) { c.FlushTable(table) },
+		"a tier's":      func(c *nftables.Conn) { c.FlushChain(&nftables.Chain{Table: table, Name: "tier2"}) },
+		"the forward's": func(c *nftables.Conn) { c.FlushChain(&nftables.Chain{Table: table, Name: "forward"}) },
+	} {
+		see(func(c *nftables.Conn) error { take(c); return c.Flush() })
+		if maps.Equal(rules(), whole) {
+			t.Fatalf("%s: nothing was taken away", name)
+		}
+		if err := g.check(); err != nil {
+			t.Fatal(err)
+		}
+		if got := rules(); !maps.Equal(got, whole) {
+			t.Errorf("%s: the rules are %v, must be %v", name, got, whole)
+		}
+	}
+	found, err := removeGuard(g.netNS)
+	if got := rules(); err != nil || !found || len(got) != 1 {
+		t.Errorf("removed: %t, %v; left are %v", found, err, got)
+	}
 }
