@@ -474,7 +474,7 @@ func (n *Node) isWith(w *work, k flowKey, f *flow) bool {
 	if w.h.Protocol != packet.TCP || w.h.Begins() || g == nil || g.Lost != onpath.LostReset || f.answered != f.next {
 		return false
 	}
-	return !hasEnded(f, n.anywhere(n.mateOf(k, f))) && n.now().Unix()-w.before.Unix() <= replyFresh
+	return !hasEnded(f, n.find(n.mateOf(k, f), f.tenant)) && n.now().Unix()-w.before.Unix() <= replyFresh
 }
 
 // turn lets an entry for answers lead to where the packets come from now, if it
@@ -486,7 +486,7 @@ func (n *Node) turn(w *work, k flowKey, old *flow, e flow, f *flow) {
 		return
 	}
 	same := old.kind == e.kind && old.next == e.next
-	if n.outlived(old, f.path) || !same && old.kind != onpath.NextPending && w.h.Begins() && (old.adopted || hasEnded(old, n.anywhere(n.mateOf(k, old)))) {
+	if n.outlived(old, f.path) || !same && old.kind != onpath.NextPending && w.h.Begins() && (old.adopted || hasEnded(old, n.find(n.mateOf(k, old), old.tenant))) {
 		e.renew(old)
 		n.rewritten(old)
 		return
