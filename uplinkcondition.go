@@ -35,7 +35,7 @@ type UplinkReason struct {
 // UplinkReasons are all of them.
 func UplinkReasons() []UplinkReason {
 	return []UplinkReason{
-		{ReasonUplinkDown, true}, {ReasonRenamed, true}, {ReasonPastHostFirewall, true}, {ReasonDeviceMissing, false},
+		{ReasonUplinkDown, true}, {ReasonRenamed, true}, {ReasonPastHostFirewall, true}, {ReasonDeviceMissing, true},
 		{ReasonNotEthernet, false}, {ReasonOtherVRF, false}, {ReasonHostFirewall, false}, {ReasonOtherUplink, false},
 	}
 }

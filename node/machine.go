@@ -198,7 +198,7 @@ func (m *machine) inspectAll(spec onpath.NodeSpec) (sighting, error) {
 		if l != nil && l.Attrs().Name != u.Device {
 			now.renamed[u.Name] = l.Attrs().Name
 		}
-		if len(onpath.Unsteered([]onpath.Condition{c})) > 0 {
+		if l == nil || len(onpath.Unsteered([]onpath.Condition{c})) > 0 {
 			now.refused[u.Name] = c.Reason
 		}
 		if l != nil && needsForwarding(u) {

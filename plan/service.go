@@ -175,13 +175,19 @@ func (w *world) answers(o *onpath.Service, cl *cloudlet, p *onpath.ServicePlace)
 		}
 	}
 	c := w.chainNamed[name{o.Metadata.Tenant, serviceChain(o.Metadata.Name, cl.name)}]
+	// Where one uplink is not steered, the others lead to the service.
+	inForce := func(st *onpath.ChainStatus) bool {
+		return st.Active || reasonOf(st.Conditions, "Active") == onpath.ReasonUnsteered
+	}
 	switch {
-	case c == nil || !c.obj.Status.Active || !slices.Contains(c.obj.Status.Cloudlets, cl.name):
+	case c == nil || !inForce(&c.obj.Status) || !slices.Contains(c.obj.Status.Cloudlets, cl.name):
 		return "its chain is not in force" + inBrackets(chainTrouble(c))
 	case c.obj.Metadata.Labels[onpath.ServiceLabel] != o.Metadata.Name:
 		return fmt.Sprintf("chain %s has its name and is another", c.key)
 	case !slices.ContainsFunc(cl.activeGateways, w.heard):
 		return "its gateways are silent"
+	case !slices.ContainsFunc(cl.activeGateways, func(n *node) bool { return w.heard(n) && n.steersSome() }):
+		return "its gateways steer no uplink" + inBrackets(chainTrouble(c))
 	case p.Ready == 0:
 		return "no instance is ready"
 	}
@@ -195,6 +201,11 @@ func (w *world) answers(o *onpath.Service, cl *cloudlet, p *onpath.ServicePlace)
 		}
 	}
 	return ""
+}
+
+// steersSome reports whether the node, as it says, steers what comes in at one of its uplinks.
+func (n *node) steersSome() bool {
+	return n.st.Report == nil || len(onpath.Unsteered(n.st.Report.Conditions)) < len(n.obj.Spec.Uplinks)
 }
 
 func chainTrouble(c *chain) string {

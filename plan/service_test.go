@@ -85,6 +85,28 @@ func TestService(t *testing.T) {
 	delete(s.dead, "fra1-gw")
 	delete(s.mute, "fra1-gw")
 
+	s.pass(3 * time.Second)
+	for _, k := range []struct {
+		reason  string
+		uplinks []string
+		serves  bool
+	}{
+		{onpath.ReasonDeviceMissing, []string{"core"}, true}, // a spare one, unplugged
+		{onpath.ReasonHostFirewall, []string{"core"}, true},
+		{onpath.ReasonHostFirewall, []string{"core", "access"}, false},
+		{"", nil, true},
+	} {
+		s.says["fra1-gw"] = nil
+		for _, u := range k.uplinks {
+			s.says["fra1-gw"] = append(s.says["fra1-gw"],
+				onpath.Condition{Type: onpath.ConditionUplink + u, Status: onpath.False, Reason: k.reason, Message: "why"})
+		}
+		s.pass(3 * time.Second)
+		if p := s.service("acme", "cdn").Status.At("fra1"); p.Serves != k.serves {
+			t.Errorf("uplinks %v are %q, and it says %+v", k.uplinks, k.reason, p)
+		}
+	}
+
 	before := s.snapshot()
 	s.remove(onpath.KindService, "acme", "cdn")
 	if err := CheckChange(before, s.snapshot(), []onpath.Key{{Kind: onpath.KindService, Tenant: "acme", Name: "cdn"}}); err != nil {
