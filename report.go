@@ -113,3 +113,24 @@ type ModuleState struct {
 	// Traps is how often it left the path by itself.
 	Traps uint64 `json:"traps,omitempty"`
 }
+
+// ConditionRuntime is a node's: whether it runs containers.
+const ConditionRuntime = "Runtime"
+
+// What Runtime is false for.
+const (
+	ReasonRuntimeMissing = "Missing"     // none is set up
+	ReasonRuntimeDown    = "Unavailable" // it is, and does not answer
+)
+
+// RuntimeDown is why a node with these conditions can start no container although it has a
+// runtime for them; "" where it can, and where it has none. Admission, placement and nodes'
+// promises ask it alike.
+func RuntimeDown(conditions []Condition) string {
+	for _, c := range conditions {
+		if c.Type == ConditionRuntime && c.Status == False && c.Reason == ReasonRuntimeDown {
+			return c.Message
+		}
+	}
+	return ""
+}

@@ -148,9 +148,7 @@ func (c *Controller) observeNode(o *onpath.Node, taken onpath.Resources, now tim
 	away := now.Sub(n.Since)
 	n.Gone = away > grace
 	n.Usable = st.connected && away <= onpath.NodeTimeout && !o.Spec.Drain && (o.Spec.Schedulable == nil || *o.Spec.Schedulable)
-	for _, x := range st.state.Report.Conditions {
-		n.Usable = n.Usable && !(x.Type == "Ready" && x.Status == onpath.False)
-	}
+	n.Usable = n.Usable && onpath.RuntimeDown(st.state.Report.Conditions) == ""
 	if !n.Gone {
 		n.Since = time.Time{} // so that what says the same is the same
 	}

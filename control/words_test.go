@@ -54,3 +54,21 @@ func TestWordsOfPeers(t *testing.T) {
 		})
 	}
 }
+
+// TestRuntimeDown: a node whose container runtime does not answer is not sold, one that has
+// none is.
+func TestRuntimeDown(t *testing.T) {
+	now := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
+	for reason, usable := range map[string]bool{"": true, onpath.ReasonRuntimeMissing: true, onpath.ReasonRuntimeDown: false} {
+		report := &onpath.NodeReport{}
+		if reason != "" {
+			report.Conditions = []onpath.Condition{{Type: onpath.ConditionRuntime, Status: onpath.False, Reason: reason, Message: "it is dead"}}
+		}
+		c := &Controller{nodes: map[string]*session{"n": {connected: true, state: plan.NodeState{Seen: now, Report: report}}}}
+		o := &onpath.Node{}
+		o.Metadata.Name = "n"
+		if n := c.observeNode(o, onpath.Resources{}, now, time.Minute); n.Usable != usable {
+			t.Errorf("%q: usable %t", reason, n.Usable)
+		}
+	}
+}

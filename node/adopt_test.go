@@ -388,7 +388,7 @@ func TestRuntimeOpensLater(t *testing.T) {
 		}}
 	}
 	r = b.run()
-	if c := r.condition(node.ConditionRuntime); c.Reason != "Unavailable" {
+	if c := r.condition(onpath.ConditionRuntime); c.Reason != "Unavailable" {
 		t.Errorf("runtime condition is %+v, want Unavailable", c)
 	}
 	b.until("adopted", func() bool { return slices.Contains(r.server.reasons(), "Adopted") })

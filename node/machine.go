@@ -19,7 +19,6 @@ import (
 const (
 	ConditionUnderlay   = "Underlay"
 	ConditionForwarding = "Forwarding"
-	ConditionRuntime    = "Runtime"
 	ConditionFastPath   = "FastPath/"
 	ConditionGuard      = "Guard" // only if it is false
 )
@@ -352,12 +351,12 @@ func (m *machine) capacityOf(network onpath.Rate) onpath.Resources {
 func (a *Agent) runtimeCondition() onpath.Condition {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	c := onpath.Condition{Type: ConditionRuntime, Status: onpath.True}
+	c := onpath.Condition{Type: onpath.ConditionRuntime, Status: onpath.True}
 	if d := a.drivers[onpath.ContainerFunction]; d == nil {
-		c.Status, c.Reason = onpath.False, "Missing"
+		c.Status, c.Reason = onpath.False, onpath.ReasonRuntimeMissing
 		c.Message = "this node runs no container functions: no container runtime is set up"
 	} else if d.err != nil {
-		c.Status, c.Reason = onpath.False, "Unavailable"
+		c.Status, c.Reason = onpath.False, onpath.ReasonRuntimeDown
 		c.Message = "the container runtime does not answer: " + d.err.Error()
 	}
 	return c

@@ -236,7 +236,7 @@ func TestMissingRuntime(t *testing.T) {
 	b := newFixture(t)
 	b.edit = func(o *node.Options) { o.Runtimes = nil }
 	r := b.run()
-	if c := r.condition(node.ConditionRuntime); c.Status != onpath.False || c.Reason != "Missing" {
+	if c := r.condition(onpath.ConditionRuntime); c.Status != onpath.False || c.Reason != "Missing" {
 		t.Errorf("runtime condition is %+v", c)
 	}
 	r.plan(planOf(1, routed("web", 16)))

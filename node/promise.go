@@ -11,10 +11,8 @@ import (
 // most (PacketCloud §3.4). What its Node object declares holds against what it measured.
 func (a *Agent) promise(r onpath.PromiseRequest) onpath.Promise {
 	m := a.machine.current()
-	for _, c := range m.conditions {
-		if c.Type == "Ready" && c.Status == onpath.False {
-			return onpath.Promise{Why: "it is not ready: " + c.Message}
-		}
+	if why := onpath.RuntimeDown(m.conditions); why != "" {
+		return onpath.Promise{Why: "it is not ready: " + why}
 	}
 	has := onpath.Resources{
 		CPU: cmp.Or(r.Declared.CPU, m.capacity.CPU), Memory: cmp.Or(r.Declared.Memory, m.capacity.Memory),

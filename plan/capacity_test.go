@@ -92,6 +92,13 @@ func TestRoomForNothing(t *testing.T) {
 			s.hear()
 			s.apply(aFunction("default", "fw", filling(another)))
 		},
+		"the container runtimes do not answer": func(s *sim) {
+			for _, n := range []string{"fra1-n1", "fra1-n2"} {
+				s.says[n] = []onpath.Condition{{Type: onpath.ConditionRuntime, Status: onpath.False, Reason: onpath.ReasonRuntimeDown, Message: "it is dead"}}
+			}
+			s.hear()
+			s.apply(aFunction("default", "fw", filling(another)))
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := fullSite(t)

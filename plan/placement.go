@@ -66,7 +66,7 @@ func (w *rollout) mayFit(d *deployment, cl *cloudlet) bool {
 		if d.misplaced(n) != "" || spec.Drain || spec.Schedulable != nil && !*spec.Schedulable && !d.inline() {
 			return false
 		}
-		if n.away || n.st == nil || n.st.Report == nil || n.unready() != "" {
+		if n.away || n.st == nil || n.st.Report == nil || n.unready(d) != "" {
 			return true
 		}
 		all := n.used[true].Add(n.used[false]).Add(w.Promised[n.name])
@@ -74,14 +74,13 @@ func (w *rollout) mayFit(d *deployment, cl *cloudlet) bool {
 	})
 }
 
-// unready is why a node that reports says that it is not ready; "": it is.
-func (n *node) unready() string {
-	for _, c := range n.st.Report.Conditions {
-		if c.Type == "Ready" && c.Status == onpath.False {
-			return c.Message
-		}
+// unready is why a node that reports can start no instance of a deployment now, though it
+// may soon; "": it can.
+func (n *node) unready(d *deployment) string {
+	if d.spec.Container == nil {
+		return ""
 	}
-	return ""
+	return onpath.RuntimeDown(n.st.Report.Conditions)
 }
 
 // notAccepted names nodes that wait for the operator: those of a cloudlet, or ("") those
@@ -142,7 +141,7 @@ func (w *rollout) unsuited(d *deployment, n *node) string {
 	case spec.Schedulable != nil && !*spec.Schedulable && !d.inline(): // a gateway without containers still runs ebpf functions
 		return "is cordoned (onpath uncordon " + n.name + " takes that back)"
 	}
-	if why := n.unready(); why != "" {
+	if why := n.unready(d); why != "" {
 		return "is not ready: " + why
 	}
 	if why := d.misplaced(n); why != "" {

@@ -158,10 +158,6 @@ func (w *teller) nodeStatus(n *node) {
 		st.Addresses, st.Blocks = r.Addresses, slices.Concat(r.Blocks)
 		st.Conditions = withoutOld(st.Conditions, r)
 		for _, c := range r.Conditions {
-			if c.Type == "Ready" {
-				ok, reason, message = ok && c.Status != onpath.False, c.Reason, c.Message
-				continue
-			}
 			st.Conditions = slices.Clone(st.Conditions)
 			onpath.SetCondition(&st.Conditions, c)
 		}
