@@ -203,6 +203,9 @@ func (f *faults) resume() {
 // the file is still there: then no agent has.
 func KeepFault(ctx context.Context, file string) error {
 	l, err := loadLease(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // the agent has ended it already
+	}
 	if err != nil {
 		return err
 	}
