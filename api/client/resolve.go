@@ -4,18 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/sirupsen/logrus"
 
 	"github.com/onpath/onpath"
 )
 
 // askPatience is how long a registry may take to say what a tag means.
 const askPatience = 3 * time.Second
+
+// quiet takes what the resolver logs.
+var quiet = func() *log.Entry {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return logrus.NewEntry(l)
+}()
 
 // Tagged reports whether an image's reference names a tag of a registry, which may come to
 // mean another image, and not one by its digest.
@@ -30,6 +40,7 @@ func Tagged(image string) bool {
 func ResolveImage(ctx context.Context, image string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
+	ctx = log.WithLogger(ctx, quiet) // what fails is returned
 	hosts := docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchLocalhost))
 	_, is, err := docker.NewResolver(docker.ResolverOptions{Hosts: hosts}).Resolve(ctx, image)
 	if err == nil {

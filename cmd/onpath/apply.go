@@ -30,6 +30,7 @@ type applyFlags struct {
 	timeout  time.Duration
 	all      []*manifest.Document // of all files
 	sel      labels.Selector      // what -l chooses
+	notes    []string             // of what the server does not know
 }
 
 func newApply(g *global) *cobra.Command {
@@ -145,6 +146,9 @@ func (a *applyFlags) apply(c *cobra.Command, docs []*manifest.Document) error {
 	applied, err := cl.Apply(c.Context(), manifest.Objects(docs), o)
 	if err != nil {
 		return manifest.Locate(docs, err)
+	}
+	if applied.Notes = append(applied.Notes, a.notes...); applied.Preview != nil {
+		applied.Preview.Notes = append(applied.Preview.Notes, a.notes...)
 	}
 	if err := a.printApplied(c, applied); err != nil {
 		return err

@@ -93,7 +93,7 @@ func (a *applyFlags) pushImages(c *cobra.Command, cl *client.Client, docs []*man
 }
 
 // pinImages puts the digest beside each tag, as the registry says now or did at an earlier
-// apply. It says what follows where neither is known.
+// apply. a.notes say what follows where the registry says nothing.
 func (a *applyFlags) pinImages(c *cobra.Command, cl *client.Client, list []localImage) {
 	var names []string
 	for _, l := range list {
@@ -110,7 +110,7 @@ func (a *applyFlags) pinImages(c *cobra.Command, cl *client.Client, list []local
 		if ref := l.applied(c.Context(), cl); ref != "" {
 			*l.image, note = ref, "the digest of the last apply stays"
 		}
-		fmt.Fprintf(c.ErrOrStderr(), "onpath: note: %v; %s\n", err, note)
+		a.notes = append(a.notes, fmt.Sprintf("%v; %s", err, note))
 	}
 }
 
