@@ -27,6 +27,7 @@ require (
 	github.com/pires/go-proxyproto v0.11.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/common v0.72.0
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2
 	github.com/sirupsen/logrus v1.10.2
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
@@ -44,8 +45,6 @@ require (
 	golang.org/x/time v0.16.0
 	gopkg.in/yaml.v3 v3.0.1
 )
-
-require github.com/santhosh-tekuri/jsonschema/v6 v6.0.2 // indirect
 
 require (
 	github.com/cpuguy83/go-md2man/v2 v2.0.7 // indirect
