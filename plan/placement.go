@@ -77,7 +77,7 @@ func (w *rollout) mayFit(d *deployment, cl *cloudlet) bool {
 // unready is why a node that reports can start no instance of a deployment now, though it
 // may soon; "": it can.
 func (n *node) unready(d *deployment) string {
-	if d.spec.Container == nil {
+	if d.traits.Kind != onpath.ContainerFunction {
 		return ""
 	}
 	return onpath.RuntimeDown(n.st.Report.Conditions)

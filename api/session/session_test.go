@@ -140,8 +140,10 @@ func TestReportsAndEvents(t *testing.T) {
 	}
 	cancel()
 	s.expect(t, "gone n1")
-	if got := s.hub.Connected(); len(got) != 0 {
-		t.Errorf("still connected: %v", got)
+	for deadline := time.Now().Add(5 * time.Second); len(s.hub.Connected()) > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("still connected: %v", s.hub.Connected())
+		}
 	}
 }
 

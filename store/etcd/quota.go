@@ -171,16 +171,21 @@ func (e *embedded) keepRoom(ctx context.Context) {
 	defer close(e.room.ended)
 	var last int64 // revision at the last compaction of all
 	var at time.Time
+	var again <-chan time.Time
+	tries := 0
 	for {
 		var done chan struct{}
+		var err error
+		revision := int64(0)
 		select {
 		case <-ctx.Done():
 			return
+		case <-again:
+			err = e.commitFree(ctx)
 		case <-e.room.grown:
+			revision, tries = e.room.older(), triesOfRewriting
 		case done = <-e.room.asked:
-		}
-		revision, err := e.room.older(), error(nil)
-		if done != nil {
+			tries = triesOfRewriting
 			revision, err = e.revision(ctx)
 		}
 		if err == nil && revision > last {
@@ -194,14 +199,22 @@ func (e *embedded) keepRoom(ctx context.Context) {
 		if done != nil {
 			close(done)
 		}
+		rewritten := false
 		if err == nil {
-			err = e.defragment()
+			rewritten, err = e.defragment()
+		}
+		if again = nil; !rewritten && tries > 0 { // who reads old versions keeps their pages for a moment
+			again, tries = time.After(time.Second), tries-1
 		}
 		if err != nil && ctx.Err() == nil {
 			e.log.Warn("no room is made in the store; it is tried again", "err", err)
 		}
 	}
 }
+
+// triesOfRewriting is how often it is looked, after a compaction, whether the file may be
+// rewritten.
+const triesOfRewriting = 10
 
 // spaceKey is written after a compaction: etcd tells what is free only at the next write.
 const spaceKey = "/onpath-space"
@@ -227,32 +240,38 @@ func (e *embedded) compact(ctx context.Context, revision int64) (int64, error) {
 	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) && rpctypes.ErrorDesc(err) != rpctypes.ErrorDesc(rpctypes.ErrGRPCCompacted) {
 		return 0, err
 	}
-	be := e.etcd.Server.Backend()
-	be.ForceCommit()
+	e.etcd.Server.Backend().ForceCommit()
 	r, err := e.client.Put(ctx, spaceKey, "")
 	if err != nil {
 		return 0, err
 	}
-	be.ForceCommit()
+	e.etcd.Server.Backend().ForceCommit()
 	e.room.compacted(revision)
 	return r.Header.Revision, nil
 }
 
+// commitFree has etcd tell what is free.
+func (e *embedded) commitFree(ctx context.Context) error {
+	_, err := e.client.Put(ctx, spaceKey, "")
+	e.etcd.Server.Backend().ForceCommit()
+	return err
+}
+
 // defragment gives the disk back what the file holds no more, if that is much and soon done.
-func (e *embedded) defragment() error {
+func (e *embedded) defragment() (done bool, err error) {
 	be, q := e.etcd.Server.Backend(), e.room.quota
 	use := be.SizeInUse()
 	free, err := e.free()
 	if err != nil || be.Size()-use < q/wastePart || use > q/copyPart || free < use+e.reserve {
-		return err
+		return false, err
 	}
 	e.filesMu.Lock() // the file is replaced by another of its name
 	defer e.filesMu.Unlock()
 	if err := e.etcd.Server.Defragment(); err != nil {
-		return err
+		return false, err
 	}
 	e.files, err = openedIn(e.dir)
-	return err
+	return true, err
 }
 
 // disarm ends the alarm that a version of onpath with a quota of etcd's own may have left:

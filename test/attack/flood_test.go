@@ -31,7 +31,7 @@ func TestFloods(t *testing.T) {
 		return code
 	}
 	t.Run("the log", func(t *testing.T) {
-		for end := time.Now().Add(20 * time.Second); read(bad) != 503; {
+		for end := time.Now().Add(20 * time.Second); read(bad) != 429; {
 			if time.Now().After(end) {
 				t.Fatal("it is answered without end")
 			}
