@@ -83,7 +83,8 @@ func runPool(ctx context.Context, r *Run) (err error) {
 		return err
 	}
 	for k := range poolTenants {
-		if _, err := p.Enter(ctx, poolTenant(k), onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 1e15, Reference: "transfer 1"}); err != nil {
+		paid := onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 1e15, Reference: "transfer 1"}
+		if _, err := p.Enter(ctx, poolTenant(k), paid); err != nil {
 			return err
 		}
 	}

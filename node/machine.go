@@ -118,7 +118,8 @@ func (m *machine) look() {
 	switch {
 	case hashOf(old.refused) != hashOf(now.refused) || hashOf(old.renamed) != hashOf(now.renamed) || len(devices) > 0:
 		m.a.apply.kick(true)
-	case !slices.Equal(old.addresses, now.addresses), !slices.Equal(old.resolvers, now.resolvers), old.askFrom != now.askFrom: // exemptions name them
+	case !slices.Equal(old.addresses, now.addresses), !slices.Equal(old.resolvers, now.resolvers),
+		old.askFrom != now.askFrom: // exemptions name them
 		m.a.apply.kick(false)
 	}
 }

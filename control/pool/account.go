@@ -221,8 +221,9 @@ func (p *Pool) postingsSince(ctx context.Context, a onpath.Account, revision int
 	return out, err
 }
 
-// CheckLedger recomputes every posting, every balance, and what is paid by the calendar. What is written meanwhile is
-// not looked at: all is read as of one revision.
+// CheckLedger recomputes every posting, every balance, and what live reservations have paid
+// by their calendar. What is written meanwhile is not looked at: all is read as of one
+// revision.
 func (p *Pool) CheckLedger(ctx context.Context) (onpath.LedgerCheck, error) {
 	c := ledger.Check{Prices: map[int64]*onpath.PriceListSpec{}}
 	page, err := p.o.Store.Records(ctx, onpath.RecordRange{From: ledger.Accounts, To: ledger.Accounts, Limit: 1})

@@ -149,7 +149,7 @@ func (d *Driver) setAddresses() error {
 		return nil
 	}
 	if most := int(m.m.MaxEntries()); len(want) > most {
-		e := onpath.Errorf(onpath.CodeNoCapacity, "the machine has %d addresses of its own, with broadcast addresses; the data path has capacity for %d",
+		e := onpath.Errorf(onpath.CodeNoCapacity, "the machine has %d own and broadcast addresses; the data path has capacity for %d",
 			len(want), most)
 		e.Remedy = "start the agent again: it makes the table larger, and no packet is lost"
 		m.putAll(want) // as many as it takes
