@@ -44,7 +44,7 @@ type TenantSpec struct {
 	// but for tenants default and operator: any.
 	Zones []string `json:"zones,omitempty"`
 	// Quota bounds what the tenant may have; what is not named is not bounded, but for
-	// serviceAddresses.
+	// serviceAddresses, objects, bytes and requests.
 	Quota *Quota `json:"quota,omitempty"`
 }
 
@@ -60,6 +60,7 @@ type Quota struct {
 	// Capacity that these instances ask for, together.
 	Capacity Resources `json:"capacity,omitzero"`
 	// Objects that users of the tenant write, and their bytes as the server stores them, together.
+	// 0 means 10000 objects and 64 MiB, for tenant operator -1. -1: no limit.
 	Objects int  `json:"objects,omitempty"`
 	Bytes   Size `json:"bytes,omitempty"`
 	// Secrets is how many bytes all values of the tenant's secrets may have.
@@ -69,8 +70,12 @@ type Quota struct {
 	Requests int `json:"requests,omitempty"`
 }
 
-// DefaultServiceAddresses is Quota.ServiceAddresses where it is 0.
-const DefaultServiceAddresses = 100
+// What parts of a Quota that are 0 mean, but for tenant operator.
+const (
+	DefaultServiceAddresses = 100
+	DefaultObjects          = 10_000
+	DefaultBytes            = Size(64 << 20)
+)
 
 // Meta implements Object.
 func (t *Tenant) Meta() *Metadata { return &t.Metadata }

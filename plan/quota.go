@@ -1,8 +1,10 @@
 package plan
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/onpath/onpath"
@@ -19,38 +21,54 @@ type tenantUse struct {
 
 // checkQuotas refuses what makes a tenant's use grow over its quota.
 func checkQuotas(before, after *Snapshot, changed []onpath.Key) (errs onpath.Errors) {
-	var tenants []string
-	serving := withServices(after)
+	grown := map[string]tenantUse{} // what tenants' users write more than before
 	for _, k := range changed {
-		if !k.Kind.Tenanted() || slices.Contains(tenants, k.Tenant) {
+		if !k.Kind.Tenanted() {
 			continue
 		}
+		u := grown[k.Tenant]
+		u.count(k, after.Objects[k], 1)
+		u.count(k, before.Objects[k], -1)
+		grown[k.Tenant] = u
+	}
+	serving := withServices(after)
+	counts := map[string]bool{} // tenants of which instances and addresses are counted
+	for _, k := range changed {
 		of := k.Kind == onpath.KindService || k.Kind == onpath.KindDeployment && serving[k.Tenant] // may get more addresses
-		if of || tenantOf(after, k.Tenant).Spec.Quota != nil {
-			tenants = append(tenants, k.Tenant)
+		counts[k.Tenant] = k.Kind.Tenanted() && (counts[k.Tenant] || of || tenantOf(after, k.Tenant).Spec.Quota != nil)
+	}
+	var was, is *world
+	for _, n := range slices.Sorted(maps.Keys(grown)) {
+		var a, b tenantUse
+		if counts[n] {
+			if was == nil {
+				was, is = newWorld(before), newWorld(after)
+			}
+			a, b = was.useOf(n), is.useOf(n)
 		}
-	}
-	if len(tenants) == 0 {
-		return nil
-	}
-	slices.Sort(tenants)
-	was, is := newWorld(before), newWorld(after)
-	for _, n := range tenants {
-		a, b := was.useOf(n), is.useOf(n)
-		a.addObjects(before, n)
-		b.addObjects(after, n)
+		if more := grown[n]; more.objects > 0 || more.bytes > 0 {
+			b.countAll(after, n)
+			a.objects, a.bytes = b.objects-more.objects, b.bytes-more.bytes
+		}
 		errs = append(errs, overQuota(tenantOf(after, n), a, b)...)
 	}
 	return errs
 }
 
-// addObjects counts what users of a tenant wrote.
-func (u *tenantUse) addObjects(s *Snapshot, tenant string) {
+// countAll counts what users of a tenant wrote.
+func (u *tenantUse) countAll(s *Snapshot, tenant string) {
 	for k, o := range s.Objects {
-		if k.Tenant == tenant && !k.Kind.ReadOnly() {
-			b, _ := json.Marshal(o) // every Object marshals
-			u.objects, u.bytes = u.objects+1, u.bytes+len(b)
+		if k.Tenant == tenant {
+			u.count(k, o, 1)
 		}
+	}
+}
+
+// count counts an object, if users write it, n times.
+func (u *tenantUse) count(k onpath.Key, o onpath.Object, n int) {
+	if o != nil && !k.Kind.ReadOnly() {
+		b, _ := json.Marshal(o) // every Object marshals
+		u.objects, u.bytes = u.objects+n, u.bytes+n*len(b)
 	}
 }
 
@@ -79,14 +97,15 @@ func overQuota(t *onpath.Tenant, was, is tenantUse) (errs onpath.Errors) {
 	if t.Spec.Quota != nil {
 		q = *t.Spec.Quota
 	}
-	if q.ServiceAddresses == 0 && t.Metadata.Name != onpath.OperatorTenant {
-		q.ServiceAddresses = onpath.DefaultServiceAddresses
+	if t.Metadata.Name != onpath.OperatorTenant {
+		q.ServiceAddresses = cmp.Or(q.ServiceAddresses, onpath.DefaultServiceAddresses)
+		q.Objects, q.Bytes = cmp.Or(q.Objects, onpath.DefaultObjects), cmp.Or(q.Bytes, onpath.DefaultBytes)
 	}
 	bound := func(what string, limit, was, is int64, text func(int64) string) {
 		if limit <= 0 || is <= limit || is <= was {
 			return
 		}
-		errs = append(errs, fault(t, onpath.CodeNoCapacity, "spec.quota."+what, "delete what is not needed, or ask the operator for more",
+		errs = append(errs, fault(t, onpath.CodeNoCapacity, "spec.quota."+what, "delete what is not needed, or have the operator raise spec.quota."+what+" of tenant "+t.Metadata.Name,
 			"tenant %s would have %s of %s; its quota is %s", t.Metadata.Name, text(is), what, text(limit)))
 	}
 	count := func(n int64) string { return fmt.Sprint(n) }

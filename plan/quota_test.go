@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"maps"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +62,63 @@ func TestQuotas(t *testing.T) {
 				t.Errorf("want %s, got %v", c.field, err)
 			}
 		})
+	}
+}
+
+// TestQuotaByDefault: a tenant whose quota says nothing of objects and bytes has the default
+// ones; what it has beyond them stays, may shrink, and does not grow.
+func TestQuotaByDefault(t *testing.T) {
+	long := func(name string, bytes int) *onpath.Function {
+		return aFunction("bob", name, func(f *onpath.FunctionSpec) { f.Container.Env = onpath.Env{"F": strings.Repeat("x", bytes)} })
+	}
+	const large = 900_000
+	fits := int(onpath.DefaultBytes) / large
+	for name, c := range map[string]struct {
+		had    int // functions of large bytes
+		small  int // functions of few
+		quota  *onpath.Quota
+		tenant string
+		change *onpath.Function // nil: the first one is deleted
+		field  string           // empty: allowed
+	}{
+		"below":                 {fits - 1, 0, nil, "bob", long("new", large), ""},
+		"over":                  {fits, 0, nil, "bob", long("new", large), "spec.quota.bytes of tenant bob"},
+		"over, of another part": {fits, 0, &onpath.Quota{Chains: 1}, "bob", long("new", large), "spec.quota.bytes of tenant bob"},
+		"as the operator says":  {fits, 0, &onpath.Quota{Bytes: -1}, "bob", long("new", large), ""},
+		"the operator's":        {fits, 0, nil, onpath.OperatorTenant, long("new", large), ""},
+		"shrinks":               {fits + 3, 0, nil, "bob", long("f0", large/2), ""},
+		"grows":                 {fits + 3, 0, nil, "bob", long("f0", large+1), "spec.quota.bytes of tenant bob"},
+		"goes":                  {fits + 3, 0, nil, "bob", nil, ""},
+		"many":                  {0, onpath.DefaultObjects, nil, "bob", long("new", 1), "spec.quota.objects of tenant bob"},
+		"many, and one changes": {1, onpath.DefaultObjects, nil, "bob", long("f0", 1), ""},
+	} {
+		bob := aTenant(c.tenant)
+		bob.Spec.Quota = c.quota
+		before := &Snapshot{Objects: map[onpath.Key]onpath.Object{onpath.KeyOf(bob): bob}}
+		put := func(s *Snapshot, f *onpath.Function) onpath.Key {
+			f.Metadata.Tenant = c.tenant
+			s.Objects[onpath.KeyOf(f)] = f
+			return onpath.KeyOf(f)
+		}
+		for i := range c.had {
+			put(before, long("f"+strconv.Itoa(i), large))
+		}
+		for i := range c.small {
+			put(before, long("s"+strconv.Itoa(i), 1))
+		}
+		after := &Snapshot{Objects: maps.Clone(before.Objects)}
+		k := onpath.Key{Kind: onpath.KindFunction, Tenant: c.tenant, Name: "f0"}
+		if c.change != nil {
+			k = put(after, c.change)
+		} else {
+			delete(after.Objects, k)
+		}
+		switch err := checkQuotas(before, after, []onpath.Key{k}).Err(); {
+		case c.field == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case c.field != "" && (err == nil || !strings.Contains(err.Error(), c.field)):
+			t.Errorf("%s: want %s, got %v", name, c.field, err)
+		}
 	}
 }
 
