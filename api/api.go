@@ -169,7 +169,7 @@ func New(o Options) (*Server, error) {
 	if left, _ := filepath.Glob(filepath.Join(o.Dir, unconfirmed+"*.json")); len(left) > 0 {
 		s.log.Warn("changes of an older version that were not confirmed are kept: remove their files", "files", left)
 	}
-	if s.metrics, err = newMetrics(o.Metrics, o.Hub, o.StoreUse); err != nil {
+	if s.metrics, err = newMetrics(o.Metrics, o.Hub, o.StoreUse, o.Pool); err != nil {
 		return nil, err
 	}
 	s.routes()

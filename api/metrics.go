@@ -20,7 +20,7 @@ type metrics struct {
 	watches  prometheus.Gauge
 }
 
-func newMetrics(registry *prometheus.Registry, hub *session.Hub, use func() onpath.StoreUse) (*metrics, error) {
+func newMetrics(registry *prometheus.Registry, hub *session.Hub, use func() onpath.StoreUse, pool Pool) (*metrics, error) {
 	m := &metrics{
 		registry: registry,
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -29,7 +29,7 @@ func newMetrics(registry *prometheus.Registry, hub *session.Hub, use func() onpa
 		}, []string{"route", "status"}),
 		watches: prometheus.NewGauge(prometheus.GaugeOpts{Name: "onpath_api_watches", Help: "Watches that are open."}),
 	}
-	all := append(m.own(hub, use), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	all := append(m.own(hub, use, pool), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, c := range all {
 		if err := registry.Register(c); err != nil {
 			if _, twice := err.(prometheus.AlreadyRegisteredError); !twice {
@@ -41,7 +41,7 @@ func newMetrics(registry *prometheus.Registry, hub *session.Hub, use func() onpa
 }
 
 // own are the metrics of the server, those of every Go process apart.
-func (m *metrics) own(hub *session.Hub, use func() onpath.StoreUse) []prometheus.Collector {
+func (m *metrics) own(hub *session.Hub, use func() onpath.StoreUse, pool Pool) []prometheus.Collector {
 	size := func(name, help string, of func(onpath.StoreUse) int64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(of(use())) })
 	}
@@ -52,16 +52,24 @@ func (m *metrics) own(hub *session.Hub, use func() onpath.StoreUse) []prometheus
 		size("onpath_store_waiting_bytes", "Changes that wait for watches which are not read.",
 			func(u onpath.StoreUse) int64 { return u.Waiting }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "onpath_nodes_connected", Help: "Nodes with a session to this server."},
-			func() float64 { return float64(len(hub.Connected())) })}
+			func() float64 { return float64(len(hub.Connected())) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "onpath_clock_held",
+			Help: "1 while a leap of the server's clock holds reservations and money; 0: the clock is believed."},
+			func() float64 {
+				if pool != nil && pool.Held() != nil {
+					return 1
+				}
+				return 0
+			})}
 }
 
 // Metrics describes what a server serves, for the reference.
 func Metrics() ([]prometheus.Collector, error) {
-	m, err := newMetrics(prometheus.NewRegistry(), nil, nil)
+	m, err := newMetrics(prometheus.NewRegistry(), nil, nil, nil)
 	if err != nil {
 		return nil, err
 	}
-	return m.own(nil, nil), nil
+	return m.own(nil, nil, nil), nil
 }
 
 // statusWriter remembers the status of an answer.

@@ -35,6 +35,8 @@ type Pool interface {
 	Invoice(ctx context.Context, tenant, month string) (onpath.Invoice, error)
 	// CheckLedger recomputes every posting and balance.
 	CheckLedger(ctx context.Context) (onpath.LedgerCheck, error)
+	// Held says why a leap of the clock holds all decisions; nil: they go on.
+	Held() error
 }
 
 // partReservations takes the reservations out of a changeSet: the pool admits them.
