@@ -97,9 +97,9 @@ func (d *Driver) image(ctx context.Context, name string, progress func(string)) 
 		}
 		return nil, err
 	}
-	img = d.unpacked(ctx, key)
-	if img == nil {
-		return nil, onpath.Errorf(onpath.CodeInternal, "image %s: containerd does not know it after it was fetched", name)
+	img, err = d.unpackedAgain(ctx, key)
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", name, err)
 	}
 	d.dropUnused(ctx, key)
 	return img, nil
@@ -173,6 +173,26 @@ func (d *Driver) unpacked(ctx context.Context, key string) containerd.Image {
 		return nil
 	}
 	return img
+}
+
+// unpackedAgain is the image that was just fetched. A fetch does not hold the snapshots that
+// it finds: if the last other image with these layers was deleted meanwhile, containerd drops
+// the snapshots, and they have to be made again.
+func (d *Driver) unpackedAgain(ctx context.Context, key string) (containerd.Image, error) {
+	img, err := d.client.GetImage(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	for range 3 {
+		is, err := img.IsUnpacked(ctx, d.opt.Snapshotter)
+		if is || err != nil {
+			return img, err
+		}
+		if err := img.Unpack(ctx, d.opt.Snapshotter); err != nil {
+			return nil, err
+		}
+	}
+	return nil, onpath.Errorf(onpath.CodeUnavailable, "other images of the same layers are being deleted; try again")
 }
 
 // byDigest is an unpacked image of the digest that a reference ends in, whatever tag of the
@@ -291,6 +311,10 @@ func foreign(format string, args ...any) error {
 	return &onpath.Error{Code: onpath.CodeInvalid, Message: fmt.Sprintf(format, args...), Remedy: "name an image for " + platform}
 }
 
+func artifact(kind string) error {
+	return foreign("it is an artifact of type %s and no container image", kind)
+}
+
 // runnable refuses what no container can be made of here. containerd's client looks only at
 // what an index says of its images, and takes any artifact for an image.
 func runnable(ctx context.Context, img containerd.Image) error {
@@ -299,7 +323,7 @@ func runnable(ctx context.Context, img containerd.Image) error {
 		return err
 	}
 	if !images.IsConfigType(m.Config.MediaType) {
-		return foreign("it is an artifact of type %s and no container image", cmp.Or(m.ArtifactType, m.Config.MediaType))
+		return artifact(cmp.Or(m.ArtifactType, m.Config.MediaType))
 	}
 	p, err := images.ConfigPlatform(ctx, img.ContentStore(), m.Config)
 	if err != nil {

@@ -128,7 +128,7 @@ func (c *countedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// declared refuses what is too large before it is fetched, for one image. What comes has the
+// declared refuses what is too large or no image before it is fetched, for one image. What comes has the
 // size that was declared, or is not kept.
 func (b bounds) declared(next images.Handler) images.Handler {
 	var all atomic.Int64
@@ -139,7 +139,11 @@ func (b bounds) declared(next images.Handler) images.Handler {
 		if all.Add(desc.Size) > b.pulled {
 			return nil, tooLarge("its layers have more than %s", onpath.Size(b.pulled))
 		}
-		return next.Handle(ctx, desc)
+		parts, err := next.Handle(ctx, desc)
+		if err == nil && images.IsManifestType(desc.MediaType) && len(parts) > 0 && !images.IsConfigType(parts[0].MediaType) {
+			return nil, artifact(parts[0].MediaType)
+		}
+		return parts, err
 	})
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/opencontainers/image-spec/identity"
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
@@ -382,5 +383,35 @@ func TestForeignImages(t *testing.T) {
 		case tc.says != "" && (onpath.CodeOf(err) != onpath.CodeInvalid || !strings.Contains(err.Error(), tc.says) || !strings.Contains(err.Error(), remedy)):
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestUnpackedAgain: an image whose snapshots were dropped between its fetch and the look at
+// it, as happens when another image of the same layers is deleted, is unpacked once more.
+func TestUnpackedAgain(t *testing.T) {
+	server := httptest.NewServer(registry.New())
+	defer server.Close()
+	digest := push(t, server.URL+"/v2/tenant/tool", archiveOf(t, func(w *tar.Writer) {
+		entry(t, w, tar.Header{Typeflag: tar.TypeReg, Name: "f"}, []byte("tool"))
+	}))
+	d := open(t, machine(t))
+	defer d.Close()
+	image := strings.TrimPrefix(server.URL, "http://") + "/tenant/tool@" + digest.String()
+	if err := d.Prepare(t.Context(), &onpath.FunctionSpec{Container: &onpath.ContainerSpec{Image: image}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	img, err := d.client.GetImage(t.Context(), image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	diffs, err := img.RootFS(t.Context())
+	if err == nil {
+		err = d.client.SnapshotService(d.opt.Snapshotter).Remove(t.Context(), identity.ChainID(diffs).String())
+	}
+	if err != nil || d.unpacked(t.Context(), image) != nil {
+		t.Fatalf("the image's snapshot is still there: %v", err)
+	}
+	if img, err := d.unpackedAgain(t.Context(), image); err != nil || d.unpacked(t.Context(), img.Name()) == nil {
+		t.Errorf("not unpacked: %v", err)
 	}
 }
