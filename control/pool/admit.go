@@ -33,6 +33,9 @@ type decision struct {
 	same, gone bool
 	// postings for the account, in order.
 	postings []onpath.Posting
+	// displacedBy is the tenant whose reservation an instance of another one makes room for.
+	displacedBy string
+	displacedAt time.Time
 }
 
 // Apply admits, changes or cancels reservations, all or none; those that are as they are
@@ -194,6 +197,9 @@ func (p *Pool) confirm(ctx context.Context, held []*decision) error {
 	}
 	switch {
 	case p.loads != loads: // nothing is held any more
+		for _, d := range flat(held) {
+			p.displaced.takeBack(d)
+		}
 		return errAgain
 	case len(refused) > 0:
 		p.letGo(held)

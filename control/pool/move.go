@@ -15,6 +15,42 @@ import (
 // settle is how long a moving instance may take to start elsewhere, beside its drain.
 const settle = 10 * time.Second
 
+// So many running instances of other tenants move at most within a time so that the
+// reservations of one tenant can grow.
+const (
+	mostDisplaced   = 10
+	displacedWithin = time.Hour
+)
+
+// displaced are the times at which instances made room for other tenants, by the tenant whose
+// reservation grew.
+type displaced map[string][]time.Time
+
+// left is how many more instances of others may move for a tenant; next is from when on one
+// more may.
+func (d displaced) left(tenant string, now time.Time) (n int, next time.Time) {
+	d[tenant] = slices.DeleteFunc(d[tenant], func(at time.Time) bool { return now.Sub(at).Abs() >= displacedWithin })
+	if len(d[tenant]) == 0 {
+		delete(d, tenant)
+		return mostDisplaced, now
+	}
+	return mostDisplaced - len(d[tenant]), d[tenant][0].Add(displacedWithin)
+}
+
+// note counts a decision that makes room.
+func (d displaced) note(x *decision) {
+	if x.displacedBy != "" {
+		d[x.displacedBy] = append(d[x.displacedBy], x.displacedAt)
+	}
+}
+
+// takeBack forgets a decision that is let go.
+func (d displaced) takeBack(x *decision) {
+	if i := slices.IndexFunc(d[x.displacedBy], x.displacedAt.Equal); i >= 0 {
+		d[x.displacedBy] = slices.Delete(d[x.displacedBy], i, i+1)
+	}
+}
+
 // mover is a place of a reservation that could move.
 type mover struct {
 	e     *entry
@@ -25,13 +61,13 @@ type mover struct {
 // makeRoom solves a scaling conflict (PacketCloud §3.5): place i of d does not fit on its
 // node any more. The least disruptive set of instances there moves to the least loaded
 // nodes of the cloudlet: such without state first, then by the time they take to drain,
-// then by their flows. d grows once they are gone.
+// then by their flows. d grows once they are gone. Of other tenants' instances that run, no more
+// move than mostDisplaced allows.
 func (p *Pool) makeRoom(d *decision, i int, next []onpath.ReservationSlot, now time.Time) error {
 	st := &d.obj.Status
 	node := st.Places[i].Node
-	conflict := func() error {
-		return p.decline(d.obj, spliced(nil, st.Slots, now), []string{st.Cloudlet})
-	}
+	left, again := p.displaced.left(d.key.Tenant, now)
+	bounded := false
 	var moved []*decision
 	gone := latest(now, st.Holds)
 	for _, m := range p.movers(d, i, node) {
@@ -45,9 +81,20 @@ func (p *Pool) makeRoom(d *decision, i int, next []onpath.ReservationSlot, now t
 		if slices.ContainsFunc(moved, func(x *decision) bool { return x.old == m.e }) {
 			continue // one instance of a reservation moves at a time
 		}
+		running := !m.e.obj.Status.Begin().After(now)
+		others := running && onpath.KeyOf(m.e.obj).Tenant != d.key.Tenant
+		if others && left == 0 {
+			bounded = true
+			continue
+		}
 		x := p.moving(m, node, now)
 		if x == nil {
 			continue
+		}
+		if others {
+			left--
+			x.displacedBy, x.displacedAt = d.key.Tenant, now
+			p.displaced.note(x)
 		}
 		moved = append(moved, x)
 		gone = latest(gone, x.obj.Status.Places[m.place].LeavingUntil)
@@ -61,7 +108,18 @@ func (p *Pool) makeRoom(d *decision, i int, next []onpath.ReservationSlot, now t
 		}
 	}
 	p.letGo(moved)
-	return conflict()
+	if bounded {
+		return tooManyDisplaced(d, node, again)
+	}
+	return p.decline(d.obj, spliced(nil, st.Slots, now), []string{st.Cloudlet})
+}
+
+func tooManyDisplaced(d *decision, node string, again time.Time) error {
+	e := onpath.Errorf(onpath.CodeNoCapacity, "declined: node %s has no room for it beside what others have reserved, and "+
+		"%d running instances of others move at most within %s so that reservations of tenant %s can grow",
+		node, mostDisplaced, displacedWithin, d.key.Tenant)
+	e.Remedy = fmt.Sprintf("ask for less, ask again from %s on, or make another reservation", text(again))
+	return e
 }
 
 // movers are the places on a node that could move, the least disruptive first.

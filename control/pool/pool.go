@@ -68,7 +68,8 @@ type Pool struct {
 	orders    map[string][]string // of cloudlets by distance, from one of them
 	entries   map[onpath.Key]*entry
 	agenda    agenda
-	leaving   map[onpath.Key]bool     // reservations with instances that move
+	leaving   map[onpath.Key]bool // reservations with instances that move
+	displaced displaced
 	lost      map[onpath.Key]bool     // reservations with instances of which nothing is known
 	observed  bool                    // nodes are known
 	entering  map[string]bool         // references of money that is being entered
@@ -180,7 +181,7 @@ func New(o Options) *Pool {
 	if o.Tell == nil {
 		o.Tell = func(onpath.Key, string, string, bool) {}
 	}
-	p := &Pool{o: o, log: o.Log, refused: map[string]time.Time{}, owners: owners{removed: map[string]string{}}, nodes: map[string]Node{},
+	p := &Pool{o: o, log: o.Log, refused: map[string]time.Time{}, displaced: displaced{}, owners: owners{removed: map[string]string{}}, nodes: map[string]Node{},
 		cloudlets: map[string]Cloudlet{}, wake: make(chan struct{}, 1), broken: true}
 	p.watch.boot = o.Boot
 	_ = p.watch.agree(o.Clock())

@@ -59,6 +59,7 @@ func (p *Pool) letGo(held []*decision) {
 		if d.old != nil {
 			p.enter(d.old.obj)
 		}
+		p.displaced.takeBack(d)
 		p.letGo(d.moved)
 	}
 }
