@@ -12,10 +12,11 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// TestRandomSequences: whatever is asked for, changed and cancelled, and whichever nodes die
-// and clocks are set, no node has promised more than it has at any instant, no accepted
-// reservation is gone, the ledger balances, and the calendar is what adding the
-// reservations up gives. ONPATH_SEED repeats one sequence, ONPATH_SOAK has 10,000 run.
+// TestRandomSequences: whatever is asked for, changed and cancelled, whichever nodes die and
+// cloudlets are cut off, and however clocks are set or leap, no node has promised more than it
+// has at any instant, no accepted reservation is gone or ended by a cut, a leap changes nothing,
+// the ledger balances, what is paid is what the calendar has, and the calendar is what adding
+// the reservations up gives. ONPATH_SEED repeats one sequence, ONPATH_SOAK has 10,000 run.
 func TestRandomSequences(t *testing.T) {
 	first, n := rand.Uint64(), uint64(400)
 	if os.Getenv("ONPATH_SOAK") != "" {
@@ -30,7 +31,9 @@ func TestRandomSequences(t *testing.T) {
 	}
 	t.Logf("seeds from %d on, %d of them", first, n)
 	for k := range n {
-		s := &sequence{fixture: setUp(t), r: rand.New(rand.NewPCG(first+k, 0)), accepted: map[string]bool{}}
+		s := &sequence{fixture: setUp(t), r: rand.New(rand.NewPCG(first+k, 0)), accepted: map[string]bool{}, failed: map[string]bool{}}
+		s.boot = func() time.Duration { return s.now.Sub(start) - s.leapt + 1000*time.Hour }
+		s.restart()
 		s.run()
 		if t.Failed() {
 			t.Fatalf("seed %d: ONPATH_SEED=%d repeats it:\n%s", first+k, first+k, s.past)
@@ -43,6 +46,8 @@ type sequence struct {
 	*fixture
 	r        *rand.Rand
 	accepted map[string]bool // by name; false: given up, or its node died
+	failed   map[string]bool // by name
+	leapt    time.Duration   // of the clock, against the time since the machine started
 	latest   time.Time
 	past     string
 }
@@ -58,6 +63,7 @@ func (s *sequence) run() {
 		s.latest = latest(s.latest, s.now)
 		s.step()
 		s.check()
+		s.failedRightly()
 		if s.t.Failed() {
 			return
 		}
@@ -68,7 +74,7 @@ func (s *sequence) run() {
 }
 
 func (s *sequence) step() {
-	switch x := s.r.IntN(20); {
+	switch x := s.r.IntN(24); {
 	case x < 9:
 		s.ask(s.random(fmt.Sprintf("r%d", s.r.IntN(12))))
 	case x < 11:
@@ -79,15 +85,13 @@ func (s *sequence) step() {
 		s.behind = s.now.Before(s.latest)
 		s.pass(d)
 		s.behind = s.now.Before(s.latest)
-	case x < 16: // the clock is set back, as by NTP
-		d := time.Duration(s.r.IntN(600)) * time.Second
-		s.say("the clock is set back by %s", d)
-		s.now = s.now.Add(-d)
-		s.behind = true
-		s.Tick(s.t.Context())
+	case x < 16:
+		s.leap()
 	case x < 18:
 		s.die(s.nodes[[]string{"fra-1", "fra-2", "par-1", "lon-1"}[s.r.IntN(4)]])
-	case x < 19:
+	case x < 20:
+		s.cut()
+	case x < 21:
 		s.say("the server restarts")
 		s.Pool = s.restart()
 	default:
@@ -187,6 +191,119 @@ func (s *sequence) die(n Node) {
 	s.nodes[n.Name] = n
 	s.observe()
 	s.Tick(s.t.Context())
+}
+
+// cut has a whole cloudlet, or all of them, not be heard of, or be heard of again.
+func (s *sequence) cut() {
+	cloudlet := []string{"fra", "fra", "par", ""}[s.r.IntN(4)]
+	var names []string
+	silent := false
+	for _, name := range sortedKeys(s.nodes) {
+		if n := s.nodes[name]; cloudlet == "" || n.Cloudlet == cloudlet {
+			names = append(names, name)
+			silent = silent || n.Gone
+		}
+	}
+	if silent {
+		s.say("cloudlet %q is back", cloudlet)
+		s.hear(names...)
+		return
+	}
+	says := []string{"", "dead", "alive"}[s.r.IntN(3)]
+	s.say("cloudlet %q is cut off, peers say %q", cloudlet, says)
+	s.silence(says, names...)
+	s.observe()
+	s.Tick(s.t.Context())
+}
+
+// leap sets the clock: by up to a minute, which is followed, or by more, which holds all until
+// it is set right, or the server restarts.
+func (s *sequence) leap() {
+	set := func(d time.Duration) {
+		s.now, s.leapt = s.now.Add(d), s.leapt+d
+		s.behind = s.now.Before(s.latest)
+		s.Tick(s.t.Context())
+	}
+	if s.r.IntN(3) == 0 {
+		d := time.Duration(s.r.IntN(121)-60) * time.Second
+		s.say("the clock is set by %s", d)
+		set(d)
+		return
+	}
+	d := 61*time.Second + time.Duration(s.r.Int64N(int64(100*time.Hour)))
+	if s.r.IntN(2) == 0 {
+		d = -61*time.Second - time.Duration(s.r.Int64N(int64(10*time.Minute)))
+	}
+	before := s.state()
+	s.say("the clock leaps by %s", d)
+	set(d)
+	for range s.r.IntN(4) {
+		s.now = s.now.Add(time.Duration(s.r.IntN(120)) * time.Second)
+		s.Tick(s.t.Context())
+		s.held(s.random(fmt.Sprintf("r%d", s.r.IntN(12))))
+	}
+	if after := s.state(); after != before {
+		s.t.Errorf("while the clock was wrong, this became of\n%s:\n%s", before, after)
+	}
+	if s.r.IntN(3) > 0 {
+		s.say("the clock is set right")
+		set(-d)
+		return
+	}
+	s.say("the server restarts, and believes the clock")
+	s.restart()
+	s.Tick(s.t.Context())
+}
+
+// held has a request be refused.
+func (s *sequence) held(r *onpath.Reservation) {
+	r.Spec.From, r.Spec.Until, r.Spec.Slots = time.Time{}, time.Time{}, nil
+	if r.Spec.Capacity == (onpath.Resources{}) {
+		r.Spec.Capacity = cores(1)
+	}
+	if q, err := s.apply(r); onpath.CodeOf(err) != onpath.CodeUnavailable {
+		s.t.Errorf("%s was admitted while the clock was wrong: %+v %v", r.Metadata.Name, q, err)
+	}
+}
+
+// state is what all reservations and the account are.
+func (s *sequence) state() string {
+	a, err := s.Account(s.t.Context(), onpath.DefaultTenant)
+	out := fmt.Sprintf("%+v %v\n", a, err)
+	for _, k := range sortedKeysOf(s.entries) {
+		out += fmt.Sprintf("%s %+v\n", k.Name, s.entries[k].obj.Status)
+	}
+	return out
+}
+
+// failedRightly: what failed since the last look had a node that was silent for FailAfter, by
+// itself: no cut of a cloudlet was under way.
+func (s *sequence) failedRightly() {
+	for _, k := range sortedKeysOf(s.entries) {
+		st := &s.entries[k].obj.Status
+		failed := st.State == onpath.ReservationFailed
+		was := s.failed[k.Name]
+		if s.failed[k.Name] = failed; !failed || was {
+			continue
+		}
+		rightly := false
+		for _, x := range st.Places {
+			n := s.nodes[x.Node]
+			rightly = rightly || n.Gone && !n.Alive && s.now.Sub(n.Since) >= FailAfter && !s.cutOff(n)
+		}
+		if !rightly {
+			s.t.Errorf("reservation %s failed (%s), and none of its nodes was silent alone for %s: %+v", k.Name, st.Reason, FailAfter, s.nodes)
+		}
+	}
+}
+
+// cutOff reports whether a node fell silent with all others of a cloudlet of several nodes.
+func (s *sequence) cutOff(n Node) bool {
+	if n.Cloudlet != "fra" {
+		return false
+	}
+	a, b := s.nodes["fra-1"], s.nodes["fra-2"]
+	return a.Gone && b.Gone && a.Since.Sub(b.Since).Abs() <= together
 }
 
 // check compares the pool with what its reservations add up to.
