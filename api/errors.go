@@ -61,7 +61,7 @@ func problemOf(err error) *problem {
 	}}
 }
 
-// huma words its own refusals (an unknown query parameter, a body of the wrong
+// Huma words its own refusals (an unknown query parameter, a body of the wrong
 // shape) through this variable.
 func init() {
 	huma.NewError = func(code int, message string, errs ...error) huma.StatusError {

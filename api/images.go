@@ -98,7 +98,7 @@ func (im *images) blobDir() string     { return filepath.Join(im.dir, "sha256") 
 func (im *images) manifestDir() string { return filepath.Join(im.dir, "manifests") }
 func (im *images) uploadDir() string   { return filepath.Join(im.dir, "uploads") }
 
-// imagePath is what a path of the registry names, and whether one asks who is held to
+// repositoryURL is what a path of the registry names, and whether one asks who is held to
 // what is his tenant's.
 type repositoryURL struct {
 	kind         string // "": the registry

@@ -80,7 +80,7 @@ func (w *imageWorld) now() time.Time { return time.Now().Add(time.Duration(w.lat
 
 func (w *imageWorld) pass(d time.Duration) { w.later.Add(int64(d)) }
 
-// RoundTrip implements http.RoundTripper.
+// roundTripAs sends requests as a user.
 type roundTripAs string
 
 func (as roundTripAs) RoundTrip(r *http.Request) (*http.Response, error) {

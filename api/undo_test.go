@@ -35,7 +35,7 @@ func deafWorld(t *testing.T) (*world, *deafStore) {
 	return w, s
 }
 
-// TestConfirmUnheard: a change of which nobody heard that it was written is undone
+// TestConfirmNoReply: a change of which nobody heard that it was written is undone
 // all the same, at its time.
 func TestConfirmNoReply(t *testing.T) {
 	w, s := deafWorld(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/onpath/onpath/store/mem"
 )
 
-// accepted is the reason for which a node waits, "" if it does not.
+// waits gives the reason for which a node waits, "" if it does not.
 func (s *site) waits(name string) (reason, message string) {
 	for _, c := range s.node(name).Status.Conditions {
 		if c.Type == onpath.ConditionAccepted && c.Status == onpath.False {

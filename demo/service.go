@@ -37,7 +37,7 @@ func (d *trustRun) serverConfig() (string, error) {
 	return path, os.WriteFile(path, []byte(serverFile), 0o644)
 }
 
-// gateways of the cloudlets, with their addresses at the core and their clients.
+// trustGateways are those of the cloudlets, with their addresses at the core and their clients.
 var trustGateways = []struct{ node, cloudlet, core, client string }{
 	{"gw1", "access", "10.9.0.1", "client"}, {"gw2", "east", "10.9.0.12", "client2"}, {"gw3", "west", "10.9.0.13", "client3"},
 }

@@ -38,7 +38,7 @@ const (
 	onpathReverse                    uint8 = 1
 )
 
-// ChainMAC is the third byte of the source address of frames to an instance whose
+// chainMAC is the third byte of the source address of frames to an instance whose
 // modules are told chain and direction: the group stands in the last three.
 const chainMAC = onpath.ChainMACByte
 

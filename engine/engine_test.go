@@ -38,7 +38,7 @@ func compiled(t *testing.T, name string) []byte {
 	return code
 }
 
-// stage is an engine at one end of a pair of devices, and a host at the other.
+// testbed is an engine at one end of a pair of devices, and a host at the other.
 type testbed struct {
 	t    *testing.T
 	e    *engine.Engine
@@ -68,7 +68,7 @@ var (
 	engineMAC = net.HardwareAddr{2, 0, 0, 0, 0, 2}
 )
 
-// newStage: the host has 10.9.0.1 and reaches all of 10.9.0.0/24 through the engine,
+// newTestbed: the host has 10.9.0.1 and reaches all of 10.9.0.0/24 through the engine,
 // which sends all back that its modules let pass.
 func newTestbed(t *testing.T) *testbed {
 	t.Helper()

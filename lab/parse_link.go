@@ -161,5 +161,5 @@ func DefaultQueue(rate onpath.Rate) onpath.Size {
 	return min(max(onpath.Size(rate/8/20), 128<<10), 16<<20)
 }
 
-// path of the n-th link for error messages.
+// linkField is the path of the n-th link for error messages.
 func linkField(i int) string { return fmt.Sprintf("links[%d]", i) }

@@ -77,7 +77,7 @@ func (in *instance) takeCreation() *creation {
 	return m
 }
 
-// make is not cut short by the agent's end once the image is here: the next
+// create is not cut short by the agent's end once the image is here: the next
 // agent finds the instance made or not, never half.
 func (in *instance) create(ctx context.Context, rt onpath.Runtime, m *creation) {
 	defer close(m.done)

@@ -344,7 +344,7 @@ func (b *fixture) id(name string) string {
 	return ""
 }
 
-// plans make a plan of instances; each has its vports in the data path.
+// planOf makes a plan of instances; each has its vports in the data path.
 func planOf(generation uint64, instances ...onpath.InstancePlan) *onpath.NodePlan {
 	p := &onpath.NodePlan{Node: nodeName, Generation: generation, Instances: instances}
 	p.Datapath.Node, p.Datapath.Generation = nodeName, generation

@@ -9,7 +9,7 @@ import (
 )
 
 // instance is one instance on this machine. The first fields are its own
-// goroutine's (life.go), the others are guarded by Agent.mu.
+// goroutine's (supervise.go), the others are guarded by Agent.mu.
 type instance struct {
 	id      string
 	a       *Agent

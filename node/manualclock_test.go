@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// hands is a clock that tests move.
+// manualClock is a clock that tests move.
 type manualClock struct {
 	mu      sync.Mutex
 	now     time.Time

@@ -83,7 +83,7 @@ func (a *Agent) SetPlan(ctx context.Context, p *onpath.NodePlan) error {
 	return a.setPlan(ctx, p, nil)
 }
 
-// take is SetPlan; again, if not nil, is the refusal of p, which must still be the
+// setPlan is SetPlan; again, if not nil, is the refusal of p, which must still be the
 // last word.
 func (a *Agent) setPlan(ctx context.Context, p *onpath.NodePlan, again *refusal) error {
 	if err := checkPlan(a.opt.Name, p); err != nil {

@@ -77,7 +77,7 @@ func BenchmarkMake(b *testing.B) {
 	}
 }
 
-// BenchmarkMakeEnding plans for the same network after all its chains were deleted,
+// BenchmarkMakeChainEnds plans for the same network after all its chains were deleted,
 // while their flows drain.
 func BenchmarkMakeChainEnds(b *testing.B) {
 	s := large(&testing.T{}, 20, 50, 3, 1)

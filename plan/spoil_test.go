@@ -18,7 +18,7 @@ func cloned(t *testing.T, plans map[string]*onpath.NodePlan) map[string]*onpath.
 	return out
 }
 
-// mutated is one thing wrong in plans.
+// mutation is one thing wrong in plans.
 type mutation struct {
 	name string
 	// spoil changes something in a node's configuration, chosen by chance; false

@@ -143,7 +143,7 @@ func (t *tracer) onlyCopied(e onpath.FlowEntry) bool {
 	return t.copied && e.Kind == onpath.NextPass && len(e.Mirrors) > 0
 }
 
-// ending are the last hops, if the entry leads out of the data path.
+// ends gives the last hops, if the entry leads out of the data path.
 func (t *tracer) ends(n *node, e onpath.FlowEntry) ([]onpath.TraceHop, bool) {
 	g := t.gateway
 	if o := g.partner(); o != nil && e.Next != 0 && e.Next == o.obj.Status.Edge {

@@ -16,7 +16,7 @@ const ConfigTable = "onpath_config"
 
 // Function is an ebpf function that comes with onpath.
 type Function struct {
-	// Name is what an EBPFSpec.Object calls it, and its source: NAME.bpf.c.
+	// Name is what an EBPFSpec.Object calls it, and its source without the end .bpf.c.
 	Name   string
 	Object []byte // compiled
 	// Compile turns what the function is told into what writes it. It finds every fault

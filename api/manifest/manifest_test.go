@@ -185,8 +185,6 @@ func TestLocate(t *testing.T) {
 	}
 }
 
-// TestEncodeLoad checks that what is written can be read again and means the
-// same, server's fields apart.
 // TestEncodeNothing: of nothing there is nothing to write, and that is no error.
 func TestEncodeNothing(t *testing.T) {
 	var out strings.Builder
@@ -195,6 +193,8 @@ func TestEncodeNothing(t *testing.T) {
 	}
 }
 
+// TestEncodeLoad checks that what is written can be read again and means the
+// same, server's fields apart.
 func TestEncodeLoad(t *testing.T) {
 	in := web + "---\n" + head + `kind: Function
 metadata: {name: cache, labels: {a: "1"}}

@@ -12,7 +12,7 @@
 //     {cancel: call} and, as the last one, {end} with why the session ends.
 //   - one per call, opened by the server: a message {call, op, request}, then
 //     what the operation says, raw; the node's answer comes in chunks and ends
-//     with a status (answer.go).
+//     with a status (response.go).
 //
 // A message is a length (4 bytes, big endian) and that much JSON.
 package session

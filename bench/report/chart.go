@@ -44,7 +44,7 @@ const (
 	axisHeight = 24
 )
 
-// colours tell onpath from what it is compared with. They are readable on white
+// The colours tell onpath from what it is compared with. They are readable on white
 // and by those who see no red.
 func colour(contestant string) string {
 	if strings.HasPrefix(contestant, "onpath") {

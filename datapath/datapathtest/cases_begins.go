@@ -69,7 +69,7 @@ var waysToEnd = []struct {
 	{"by a RST of the client", func(b *testbed, t onpath.Tuple, is ...*instance) { b.says(t, false, rst|ack, is...) }},
 }
 
-// a decision is a chain, what a connection crosses by it, and what becomes of it.
+// decided is a chain, what a connection crosses by it, and what becomes of it.
 type decided struct {
 	name  string
 	chain *chain

@@ -58,7 +58,7 @@ func (b *testbed) met(p []byte, is ...*instance) (*instance, []byte) {
 	}
 }
 
-// pairAsymmetric: the forward direction comes in at one gateway, the answers at
+// gatewaysAsymmetric: the forward direction comes in at one gateway, the answers at
 // the other; both cross the same instance, wherever it is.
 func gatewaysAsymmetric(b *testbed) {
 	l, is := b.pairOf("n2", gateway, sideNode)
@@ -79,7 +79,7 @@ func gatewaysAsymmetric(b *testbed) {
 	}
 }
 
-// pairMatrix: instances go on by the weights for where a flow comes from, which the
+// gatewaysMatrix: instances go on by the weights for where a flow comes from, which the
 // gateway at which answers come in does not know by itself.
 func gatewaysMatrix(b *testbed) {
 	u := []*instance{b.instance("u0", "n2"), b.instance("u1", sideNode)}
@@ -112,7 +112,7 @@ func gatewaysMatrix(b *testbed) {
 	}
 }
 
-// pairTold: flows stay at their instances though weights change, and whichever
+// gatewaysTold: flows stay at their instances though weights change, and whichever
 // gateway their packets come in at.
 func gatewaysTold(b *testbed) {
 	l, is := b.pairOf("n2", "n2", "n2")
@@ -143,7 +143,7 @@ func gatewaysTold(b *testbed) {
 	}
 }
 
-// pairUntold: the other gateway was away when connections began, and chooses
+// gatewaysUntold: the other gateway was away when connections began, and chooses
 // otherwise by the weights of now. The next SYN tells it.
 func gatewaysUntold(b *testbed) {
 	l, is := b.pairOf("n2", "n2", "n2")
@@ -173,7 +173,7 @@ func gatewaysUntold(b *testbed) {
 	b.mustStick("told by the next SYN", before, back)
 }
 
-// pairFunctions: a function runs at one gateway of the pair, whichever of them a
+// gatewaysFunctions: a function runs at one gateway of the pair, whichever of them a
 // direction comes in at; each leaves where it came in.
 func gatewaysFunctions(b *testbed) {
 	f, fw, atPeer := b.inline("f", sideNode), b.instance("fw", "n2"), b.instance("beside", sideNode)
@@ -199,7 +199,7 @@ func alone(is []*instance) (elements [][]*instance) {
 	return elements
 }
 
-// pairTiers: a tenant's chain within the operator's; whichever gateway a direction
+// gatewaysTiers: a tenant's chain within the operator's; whichever gateway a direction
 // comes in at, it crosses both, through the same instances.
 func gatewaysTiers(b *testbed) {
 	op, op2, opHere, opAtPeer := b.instance("op", "n2"), b.instance("op2", "n2"), b.instance("op-here", gateway), b.instance("op-beside", sideNode)
@@ -249,7 +249,7 @@ func (b *testbed) applyTiers(path onpath.PathID, tiers [2][][]*instance, all []*
 	return l
 }
 
-// pairAsked: answers are faster than what tells of their flow, which comes late or is
+// gatewaysAsked: answers are faster than what tells of their flow, which comes late or is
 // lost. The other gateway is asked, and they cross what the packets have crossed, also
 // while the chains are young. What neither gateway knows goes by its rules.
 func gatewaysAsked(b *testbed) {
@@ -371,7 +371,7 @@ func (b *testbed) passes(node string, reverse bool, packet []byte, elements [][]
 	b.expect(node, out, withTTL(packet, 1))
 }
 
-// pairBehind: what has come in at the side node and goes on from a function of the
+// gatewaysBehind: what has come in at the side node and goes on from a function of the
 // gateway to an instance there tells its answers that the function stands before the
 // side node's edge: so does the side node then, and has no copies made for mirrors
 // behind the function.
@@ -411,7 +411,7 @@ func gatewaysBehind(b *testbed) {
 	}
 }
 
-// pairAdopted: a connection that passed by at one gateway is known to the other; what
+// gatewaysAdopted: a connection that passed by at one gateway is known to the other; what
 // begins by its ports there crosses the instance, and its answers at the first.
 func gatewaysAdopted(b *testbed) {
 	l, is := b.pairOf("n2")
@@ -434,7 +434,7 @@ func gatewaysAdopted(b *testbed) {
 	}
 }
 
-// pairDead: the gateway where flows came in is gone; they go on through the other,
+// gatewaysDead: the gateway where flows came in is gone; they go on through the other,
 // and leave there.
 func gatewaysDead(b *testbed) {
 	l, is := b.pairOf("n2", sideNode, "n2")
@@ -457,7 +457,7 @@ func gatewaysDead(b *testbed) {
 	}
 }
 
-// pairReset: a node without an edge finds an instance gone before the gateway does,
+// gatewaysReset: a node without an edge finds an instance gone before the gateway does,
 // and resets its connections.
 func gatewaysReset(b *testbed) {
 	l, is := b.pairOf("n2")

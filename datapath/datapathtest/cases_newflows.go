@@ -268,7 +268,7 @@ func newFlowsWrapped(b *testbed) {
 	}
 }
 
-// newFlowsPair: each gateway of a pair asks for the flows that begin there, and for
+// newFlowsGateways: each gateway of a pair asks for the flows that begin there, and for
 // none that began at the other one.
 func newFlowsGateways(b *testbed) {
 	l, is := b.pairOf(gateway)

@@ -119,7 +119,7 @@ func (k *compiler) paths() error {
 	return nil
 }
 
-// tenants adds the limits of those that have paths or instances here.
+// tenantLimits adds the limits of those that have paths or instances here.
 func (k *compiler) tenantLimits() error {
 	for _, t := range k.c.Tenants {
 		slot, known := k.s.tenants.of[t.Name]

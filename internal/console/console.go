@@ -40,7 +40,7 @@ type Options struct {
 	Entered func(address string)
 }
 
-// KeyHeader has the key; no form and no link can set it.
+// keyHeader has the key; no form and no link can set it.
 const keyHeader = "X-Onpath-Console"
 
 // policy keeps out everything that is not the console's own.

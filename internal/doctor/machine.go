@@ -50,7 +50,7 @@ func version(release string) (major, minor int, ok bool) {
 	return major, minor, err == nil
 }
 
-// capabilities that server and node use, by number.
+// The capabilities that server and node use, by number.
 var needed = []struct {
 	name string
 	bit  uint

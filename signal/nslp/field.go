@@ -86,7 +86,7 @@ func (v str) setBytes(b []byte) error {
 func (v str) text() string           { return escape(*v.p) }
 func (v str) setText(s string) error { return unescape(s, v.p) }
 
-// escape keeps what divides text apart; nothing else is touched.
+// escaper keeps what divides text apart; nothing else is touched.
 var escaper = strings.NewReplacer("%", "%25", ",", "%2C", "\n", "%0A", "\r", "%0D", ";", "%3B")
 
 func escape(s string) string {

@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// runtime is one driver for all tests: images are imported once.
+// theRuntime is one driver for all tests: images are imported once.
 func theRuntime(t *testing.T) *container.Driver {
 	t.Helper()
 	once.Do(func() {

@@ -8,7 +8,7 @@ import (
 // box is a range in every field; nodes are cut out of boxes.
 type box struct{ lo, hi [fields]uint32 }
 
-// boxOf is where a rule matches. A protocol of 0 stands for all.
+// box is where a rule matches. A protocol of 0 stands for all.
 func (r *Rule) box() box {
 	var x box
 	w := r.words()
