@@ -14,6 +14,12 @@ import (
 
 // Pool admits reservations and keeps the accounts. Package control/pool implements it.
 type Pool interface {
+	Reservations
+	Accounts
+}
+
+// Reservations admits reservations and places their instances.
+type Reservations interface {
 	// Apply admits, changes and cancels reservations, all or none; CodeNoCapacity: declined.
 	Apply(ctx context.Context, puts []*onpath.Reservation, cancels []onpath.Key, dryRun bool) ([]onpath.Quote, error)
 	// Move has an instance of a reservation leave its node, for the named one or ("")
@@ -23,6 +29,12 @@ type Pool interface {
 	Exists(reservation onpath.Key) bool
 	// Capacity is what nodes have promised; zero times: from now on, for a day.
 	Capacity(cloudlet string, from, until time.Time) (onpath.CapacityView, error)
+	// Held says why a leap of the clock holds all decisions; nil: they go on.
+	Held() error
+}
+
+// Accounts keeps the money of tenants.
+type Accounts interface {
 	// RemoveTenant closes a tenant's account by records that are to be written with its removal;
 	// done is told by which revision they were, or 0.
 	RemoveTenant(ctx context.Context, t *onpath.Tenant) (records []onpath.Record, done func(revision int64), err error)
@@ -35,8 +47,6 @@ type Pool interface {
 	Invoice(ctx context.Context, tenant, month string) (onpath.Invoice, error)
 	// CheckLedger recomputes every posting and balance.
 	CheckLedger(ctx context.Context) (onpath.LedgerCheck, error)
-	// Held says why a leap of the clock holds all decisions; nil: they go on.
-	Held() error
 }
 
 // partReservations takes the reservations out of a changeSet: the pool admits them.
