@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 // driver is the runtime of one kind, as far as it is there.
@@ -54,7 +55,7 @@ func (a *Agent) adopt(ctx context.Context, kind onpath.FunctionKind, rt onpath.R
 	d := a.drivers[kind]
 	if d.err == nil || err == nil || d.err.Error() != err.Error() { // say it once
 		if err != nil {
-			a.log.Error("the runtime does not answer", "runtime", kind, "err", err)
+			a.part.Log.Error("the runtime does not answer", "runtime", kind, "err", err)
 		}
 	}
 	d.rt, d.err, d.opened = rt, err, d.opened || opened
@@ -74,7 +75,7 @@ func (a *Agent) closeRuntimes() {
 	for kind, d := range a.drivers {
 		if d.opened && d.rt != nil {
 			if err := d.rt.Close(); err != nil {
-				a.log.Warn("cannot close the runtime", "runtime", kind, "err", err)
+				a.part.Log.Warn("cannot close the runtime", "runtime", kind, "err", err)
 			}
 		}
 	}
@@ -83,7 +84,7 @@ func (a *Agent) closeRuntimes() {
 // retryRuntimes asks a runtime that did not answer again. Until it does, its
 // instances stay as the records say: no agent, no change.
 func (a *Agent) retryRuntimes(ctx context.Context) {
-	for a.clock.Sleep(ctx, time.Second) == nil {
+	for a.part.Clock.Sleep(ctx, time.Second) == nil {
 		failed := map[onpath.FunctionKind]onpath.Runtime{}
 		a.mu.Lock()
 		for kind, d := range a.drivers {
@@ -100,7 +101,7 @@ func (a *Agent) retryRuntimes(ctx context.Context) {
 		}
 		a.sweepAgain(failed)
 		a.wakeAll()
-		kick(a.machine.inspect)
+		base.Kick(a.machine.inspect)
 	}
 }
 
@@ -114,7 +115,7 @@ func (a *Agent) sweepAgain(failed map[onpath.FunctionKind]onpath.Runtime) {
 	sweep := back && a.swept // else the first one is still to come
 	a.mu.Unlock()
 	if sweep {
-		a.goDo(a.sweep)
+		a.part.Go(a.sweep)
 	}
 }
 
@@ -123,7 +124,7 @@ func (a *Agent) wake(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if in := a.instances[id]; in != nil && !in.leaving {
-		kick(in.changed)
+		base.Kick(in.changed)
 	}
 }
 
@@ -131,6 +132,6 @@ func (a *Agent) wakeAll() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, in := range a.instances {
-		kick(in.changed)
+		base.Kick(in.changed)
 	}
 }

@@ -8,12 +8,14 @@ import (
 	"net/netip"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/userns"
+	"github.com/onpath/onpath/node/base"
 )
 
 // Labels that the agent gives to what it starts, in onpath.RunSpec.Labels; they
@@ -59,7 +61,7 @@ type Options struct {
 	Dial    func(ctx context.Context, a *Agent) Session
 	Version string
 	Log     *slog.Logger // default: none
-	Clock   Clock        // default: the wall clock
+	Clock   base.Clock   // default: the wall clock
 	// NetNS is the path of the network namespace of underlay and uplinks;
 	// default: the process's own.
 	NetNS string
@@ -88,7 +90,8 @@ type Options struct {
 
 // Agent is one running agent. Its methods are safe for concurrent use.
 type Agent struct {
-	*shared
+	part     *base.Part
+	opt      Options
 	detector *detector
 	echo     *echo
 	machine  *machine
@@ -133,6 +136,7 @@ type Agent struct {
 	control     []netip.AddrPort             // the server's
 	connected   []netip.AddrPort             // where images come from, one for each connection
 	notifier    *notifier                    // opened by Run
+	session     atomic.Pointer[Session]      // once there is one
 }
 
 // stoppedReport is the last word about an instance that is gone.
@@ -160,30 +164,31 @@ func New(o Options) (*Agent, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Clock == nil {
-		o.Clock = wallClock{}
+		o.Clock = base.WallClock{}
 	}
 	if o.StopGrace == 0 {
 		o.StopGrace = 5 * time.Second
 	}
 	a := &Agent{
-		shared:  &shared{opt: o, log: o.Log, clock: o.Clock, state: state{dir}, report: make(chan struct{}, 1)},
-		started: o.Clock.Now(), boot: bootID(), up: make(chan struct{}),
+		part: &base.Part{Node: o.Name, NetNS: o.NetNS, Datapath: o.Datapath, Log: o.Log, Clock: o.Clock,
+			Dir: base.Dir(dir), Events: &base.Events{}, ReportDue: make(chan struct{}, 1)},
+		opt:     o,
+		started: o.Clock.Now(), boot: base.BootID(), up: make(chan struct{}),
 		count: make(chan struct{}, 1), retry: make(chan struct{}, 1),
 		instances: map[string]*instance{}, adopted: map[string]onpath.Process{},
 		sweeping: map[string]chan struct{}{}, drivers: map[onpath.FunctionKind]*driver{},
 	}
-	a.wanted = a.wantedPlan
-	a.measuring.netns, a.measuring.log, a.measuring.news = o.NetNS, a.log, func() { kick(a.report) }
-	a.wirer = wirer{node: o.Name, netns: o.NetNS, state: a.state, log: a.log,
-		users: sync.OnceValue(func() error { return userns.Possible(a.state.dir) })}
-	a.apply, a.held, a.guard = newApplier(a), newHeld(a.state), &guard{netNS: o.NetNS}
-	a.detector = newDetector(a.shared, func() { a.apply.kick(false) })
-	a.echo, a.faults = &echo{shared: a.shared, detector: a.detector}, &faults{a: a}
-	a.machine = newMachine(a.shared, a)
+	a.measuring.netns, a.measuring.log, a.measuring.news = o.NetNS, a.part.Log, func() { base.Kick(a.part.ReportDue) }
+	a.wirer = wirer{node: o.Name, netns: o.NetNS, dir: a.part.Dir, log: a.part.Log,
+		users: sync.OnceValue(func() error { return userns.Possible(string(a.part.Dir)) })}
+	a.apply, a.held, a.guard = newApplier(a), newHeld(a.part.Dir), &guard{netNS: o.NetNS}
+	a.detector = newDetector(a.part, func() { a.apply.kick(false) })
+	a.echo, a.faults = &echo{part: a.part, detector: a.detector}, &faults{a: a}
+	a.machine = newMachine(a.part, a)
 	a.leases, a.signal = &leases{a: a, changed: make(chan struct{}, 1), told: newSparing()}, newSignaller(a)
 	a.punts, a.room.of = newPunts(), map[string]int{}
 	a.applyTime = newApplyTime()
-	a.meters.file, a.meters.all = a.state.meterFile(), map[string]*meter{}
+	a.meters.file, a.meters.all = meterFile(a.part.Dir), map[string]*meter{}
 	return a, nil
 }
 
@@ -193,20 +198,20 @@ func (a *Agent) Up() <-chan struct{} { return a.up }
 
 // Run works until ctx ends; then it leaves data path and instances as they are.
 func (a *Agent) Run(ctx context.Context) error {
-	if err := a.state.init(); err != nil {
+	if err := a.part.Dir.Init(); err != nil {
 		return err
 	}
 	if !a.opt.Held {
-		unlock, err := a.state.lock()
+		unlock, err := a.part.Dir.Lock()
 		if err != nil {
 			return err
 		}
 		defer unlock()
 	}
-	saved, err := a.state.loadPlan()
+	saved, err := loadPlan(a.part.Dir)
 	if err != nil {
 		// Nothing is touched until a server says what is wanted.
-		a.log.Error("the saved plan is unusable; waiting for the server's", "err", err)
+		a.part.Log.Error("the saved plan is unusable; waiting for the server's", "err", err)
 	}
 	if saved != nil && saved.Node != a.opt.Name {
 		return &onpath.Error{
@@ -215,55 +220,57 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 	}
 	if err := a.meters.load(); err != nil {
-		a.log.Error("what instances have used so far cannot be read; it is metered anew", "err", err)
+		a.part.Log.Error("what instances have used so far cannot be read; it is metered anew", "err", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
 		cancel()
-		a.tasks.Wait()
+		a.part.Wait()
 		a.closeRuntimes()
 	}()
-	a.ctx = ctx
-	if a.notifier, err = openNotifier(a.opt.Name, a.state.notifyDir(), a.clock.Now, a.log); err != nil {
+	a.part.Begin(ctx)
+	if a.notifier, err = openNotifier(a.opt.Name, notifyDir(a.part.Dir), a.part.Clock.Now, a.part.Log); err != nil {
 		return err
 	}
 	defer a.notifier.close()
 	if err := a.leases.restore(); err != nil {
-		a.log.Error("leases end now, for what is known of them cannot be read", "err", err)
+		a.part.Log.Error("leases end now, for what is known of them cannot be read", "err", err)
 	}
 	a.adoptAll(ctx)
 	if saved != nil {
 		a.restore(saved)
 		if names := a.held.restore(a.inForce); len(names) > 0 {
-			a.log.Warn("where chains were in force is not known; all uplinks of the plan that was in force stay steered", "uplinks", names)
+			a.part.Log.Warn("where chains were in force is not known; all uplinks of the plan that was in force stay steered", "uplinks", names)
 		}
 		a.detector.restore()
+		a.detector.follow(saved.Wanted)
+		a.echo.follow(saved.Wanted)
 		a.measuring.set(saved.Wanted.Measure, saved.Wanted.Datapath.Underlay.Address)
 	}
 	a.machine.look() // knows the saved plan's uplinks before the first configuration
 	a.mu.Lock()
 	a.reconcile()
 	a.mu.Unlock()
-	a.goDo(a.machine.watch)
-	a.goDo(a.echo.run)
-	a.goDo(a.detector.run)
-	a.goDo(a.detector.save)
-	a.goDo(a.shared.watchNewFlows)
-	a.goDo(a.retryRuntimes)
-	a.goDo(a.retryPlan)
-	a.goDo(a.countLoop)
-	a.goDo(a.meterLoop)
-	a.goDo(a.leases.watch)
-	a.goDo(a.signal.run)
-	a.goDo(func(ctx context.Context) { a.punts.run(ctx, a.opt.Datapath) })
+	a.part.Go(a.machine.watch)
+	a.part.Go(a.echo.run)
+	a.part.Go(a.detector.run)
+	a.part.Go(a.detector.save)
+	a.part.Go(func(ctx context.Context) { watchNewFlows(ctx, a.part) })
+	a.part.Go(a.retryRuntimes)
+	a.part.Go(a.retryPlan)
+	a.part.Go(a.countLoop)
+	a.part.Go(a.meterLoop)
+	a.part.Go(a.leases.watch)
+	a.part.Go(a.signal.run)
+	a.part.Go(func(ctx context.Context) { a.punts.run(ctx, a.opt.Datapath) })
 	a.faults.resume()
-	a.tasks.Go(func() { a.reportLoop(ctx) })
+	a.part.Go(a.reportLoop)
 	a.awaitWiring(ctx)
-	a.goDo(a.apply.run)
+	a.part.Go(a.apply.run)
 	a.apply.kick(true)
 	a.apply.firstRound(ctx)
 	close(a.up)
-	a.log.Info("agent is up", "state", a.opt.StateDir)
+	a.part.Log.Info("agent is up", "state", a.opt.StateDir)
 	if a.opt.Dial != nil {
 		a.connect(ctx)
 	}
@@ -274,11 +281,10 @@ func (a *Agent) Run(ctx context.Context) error {
 // connect begins the session and hands it the events that came before it.
 func (a *Agent) connect(ctx context.Context) {
 	s := a.opt.Dial(ctx, a)
-	for _, e := range a.events.begin(s) {
-		s.Event(e)
-	}
-	kick(a.report)
-	a.tasks.Go(func() { <-s.Done() })
+	a.part.Events.Begin(s)
+	a.session.Store(&s)
+	base.Kick(a.part.ReportDue)
+	a.part.Go(func(context.Context) { <-s.Done() })
 }
 
 // restore takes up the plan of an earlier process.
@@ -347,14 +353,6 @@ func (a *Agent) reconcile() {
 			continue
 		}
 		a.begin(id, p)
-	}
-}
-
-// kick makes sure that whoever reads ch runs once more.
-func kick(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
 	}
 }
 

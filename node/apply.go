@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 // applier puts the data path's configuration in force: one Apply at a time, and
@@ -29,7 +30,7 @@ type applier struct {
 
 	forwarding forwarding
 
-	failing complaint // guarded by Agent.mu
+	failing base.Complaint // guarded by Agent.mu
 }
 
 func newApplier(a *Agent) *applier {
@@ -42,7 +43,7 @@ func (p *applier) kick(force bool) uint64 {
 	defer p.mu.Unlock()
 	p.asked++
 	p.force = p.force || force
-	kick(p.wake)
+	base.Kick(p.wake)
 	return p.asked
 }
 
@@ -98,8 +99,8 @@ func (p *applier) await(ctx context.Context, ok func(turn) bool) error {
 // run applies when asked, and what failed again after a wait, which only further
 // attempts of its own make longer: there is one such wait at a time.
 func (p *applier) run(ctx context.Context) {
-	var b backoff
-	wait := b.after(0)
+	var b base.Backoff
+	wait := b.After(0)
 	var retry <-chan struct{}
 	stop := func() {}
 	defer func() { stop() }()
@@ -115,14 +116,14 @@ func (p *applier) run(ctx context.Context) {
 		stop()
 		retry, stop = nil, func() {}
 		if p.round(ctx) {
-			b = backoff{}
-			wait = b.after(0)
+			b = base.Backoff{}
+			wait = b.After(0)
 			continue
 		}
 		if again {
-			wait = b.after(0)
+			wait = b.After(0)
 		}
-		retry, stop = alarm(ctx, p.a.clock, wait)
+		retry, stop = base.Alarm(ctx, p.a.part.Clock, wait)
 	}
 }
 
@@ -177,7 +178,7 @@ func (p *applier) try(ctx context.Context, plan *onpath.NodePlan, c *onpath.Data
 
 // tryPath is the data path's part of it.
 func (p *applier) tryPath(ctx context.Context, plan *onpath.NodePlan, c *onpath.DatapathConfig, force bool) error {
-	hash := hashOf(c)
+	hash := base.Hash(c)
 	p.mu.Lock()
 	same := p.hadConfig && hash == p.lastHash && !force
 	p.mu.Unlock()
@@ -201,7 +202,7 @@ func (p *applier) tryPath(ctx context.Context, plan *onpath.NodePlan, c *onpath.
 	routed := p.routes
 	p.routes = c.Edge != nil && slices.ContainsFunc(c.Edge.Uplinks, needsForwarding)
 	if p.routes && !routed {
-		kick(p.a.machine.inspect)
+		base.Kick(p.a.machine.inspect)
 	}
 	p.turn.vports = map[onpath.VportID]bool{}
 	for _, v := range c.Vports {
@@ -223,11 +224,11 @@ func (p *applier) hold(plan *onpath.NodePlan, c *onpath.DatapathConfig, before m
 	}
 	all, err := p.a.held.note(plan, c, now)
 	if err != nil {
-		p.a.log.Error("cannot save at which uplinks chains are in force", "err", err)
+		p.a.part.Log.Error("cannot save at which uplinks chains are in force", "err", err)
 	}
 	if err := p.a.guard.set(guardRulesOf(c, plan.Datapath.Edge, all)); err != nil {
-		p.a.log.Error("what strict chains select cannot be dropped where no program sees it", "err", err)
-		kick(p.a.machine.inspect)
+		p.a.part.Log.Error("what strict chains select cannot be dropped where no program sees it", "err", err)
+		base.Kick(p.a.machine.inspect)
 	}
 }
 
@@ -319,7 +320,7 @@ func (a *Agent) applied(plan *onpath.NodePlan, missing []onpath.VportID) {
 	}
 	a.appliedPlan = plan
 	a.planErr = ""
-	a.apply.failing = complaint{}
+	a.apply.failing = base.Complaint{}
 	for _, in := range a.instances {
 		if in.wireErr != "" && slices.ContainsFunc(missing, func(v onpath.VportID) bool { return v == in.plan.Vport || v == in.plan.Back }) {
 			a.planErr = "instance " + in.plan.Tenant + "/" + in.plan.Name + " cannot be connected: " + in.wireErr
@@ -335,19 +336,19 @@ func (a *Agent) applied(plan *onpath.NodePlan, missing []onpath.VportID) {
 	a.mu.Unlock()
 
 	if save {
-		if err := a.state.savePlan(savedPlan{Node: a.opt.Name, Wanted: plan, Acked: true}); err != nil {
-			a.log.Error("the plan is in force, but that cannot be saved", "err", err)
+		if err := savePlan(a.part.Dir, savedPlan{Node: a.opt.Name, Wanted: plan, Acked: true}); err != nil {
+			a.part.Log.Error("the plan is in force, but that cannot be saved", "err", err)
 		}
 	}
 	if ack {
 		a.mu.Lock()
 		a.acked = plan.Generation
 		a.mu.Unlock()
-		a.log.Info("plan is in force", "generation", plan.Generation)
+		a.part.Log.Info("plan is in force", "generation", plan.Generation)
 	}
-	kick(a.report)
+	base.Kick(a.part.ReportDue)
 	if sweep {
-		a.goDo(a.sweep)
+		a.part.Go(a.sweep)
 	}
 }
 
@@ -358,10 +359,10 @@ func (a *Agent) applyFailed(plan *onpath.NodePlan, err error) {
 		return
 	}
 	a.planErr = err.Error()
-	if a.apply.failing.tell(fmt.Sprint(plan.Generation, ": ", err), a.clock.Now()) {
-		a.log.Error("the plan cannot be put in force; the one before stays", "generation", plan.Generation, "err", err)
+	if a.apply.failing.Due(fmt.Sprint(plan.Generation, ": ", err), a.part.Clock.Now()) {
+		a.part.Log.Error("the plan cannot be put in force; the one before stays", "generation", plan.Generation, "err", err)
 	}
-	kick(a.report)
+	base.Kick(a.part.ReportDue)
 }
 
 func newApplyTime() prometheus.Histogram {

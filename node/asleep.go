@@ -11,6 +11,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/packet"
+	"github.com/onpath/onpath/node/base"
 )
 
 // A sleeping instance has its devices and is made up to its program's beginning. The data path
@@ -88,7 +89,7 @@ type wake struct{ packet, program, ready time.Time }
 // tell says how long what came first had to wait for each.
 func (w wake) tell(in *instance) {
 	if !w.packet.IsZero() {
-		in.a.log.Info("instance woke", "instance", in.id, "began", w.program.Sub(w.packet), "ready", w.ready.Sub(w.program),
+		in.a.part.Log.Info("instance woke", "instance", in.id, "began", w.program.Sub(w.packet), "ready", w.ready.Sub(w.program),
 			"let in", time.Since(w.ready))
 	}
 }
@@ -132,7 +133,7 @@ func (k *kept) add(p onpath.Punted) {
 	}
 	k.size += n
 	k.frames = append(k.frames, keptFrame{p.Vport, append([]byte(nil), p.Frame...), packet.Parse(p.Packet).Tuple, time.Now()})
-	kick(k.come)
+	base.Kick(k.come)
 }
 
 // letIn delivers all that is kept, and from then on what still comes; then nothing more comes.
@@ -206,11 +207,11 @@ func (in *instance) sleep(ctx context.Context, plan *onpath.InstancePlan) bool {
 			in.set(onpath.InstanceReady, waking)
 			words, at := in.kept.first()
 			in.wake = wake{packet: at}
-			in.a.event(*plan, false, "Woken", "the first packet came: %s", words)
+			in.a.part.TellInstance(*plan, false, "Woken", "the first packet came: %s", words)
 			return true
 		case <-in.changed:
 			now := in.current()
-			if now.OnDemand == nil || now.Draining || hashOf(in.runSpec(now)) != hashOf(in.runSpec(*plan)) {
+			if now.OnDemand == nil || now.Draining || base.Hash(in.runSpec(now)) != base.Hash(in.runSpec(*plan)) {
 				return false
 			}
 			in.wireAgain(ctx, nil, func() {})
@@ -245,9 +246,9 @@ func (w *supervision) fallAsleep(ctx context.Context, forget func()) {
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.a.opt.StopGrace+startTimeout)
 	defer cancel()
 	if err := w.p.Stop(stop, in.a.opt.StopGrace); err != nil {
-		in.a.log.Error("cannot stop process", "instance", in.id, "err", err)
+		in.a.part.Log.Error("cannot stop process", "instance", in.id, "err", err)
 	}
-	in.a.event(w.plan, false, onpath.ReasonAsleep, "no packet came for %s; it sleeps", w.plan.OnDemand.StopAfter)
+	in.a.part.TellInstance(w.plan, false, onpath.ReasonAsleep, "no packet came for %s; it sleeps", w.plan.OnDemand.StopAfter)
 }
 
 // letIn lets in what was kept. In the moment when the vports lead to the instance again
@@ -258,7 +259,7 @@ func (in *instance) letIn() {
 		return
 	}
 	if err := in.kept.letIn(reader.Inlet, wiringOf(in.id, in.current()).vports()); err != nil {
-		in.a.log.Warn("some of what came while an instance slept is lost", "instance", in.id, "err", err)
+		in.a.part.Log.Warn("some of what came while an instance slept is lost", "instance", in.id, "err", err)
 	}
 }
 
@@ -281,10 +282,10 @@ func (in *instance) watchQuiet(ctx context.Context) (<-chan uint64, func()) {
 	after := time.Duration(plan.OnDemand.StopAfter)
 	go func() {
 		defer close(done)
-		last, since := uint64(0), in.a.clock.Now()
-		for in.a.clock.Sleep(ctx, after/4) == nil {
+		last, since := uint64(0), in.a.part.Clock.Now()
+		for in.a.part.Clock.Sleep(ctx, after/4) == nil {
 			now, ok := in.handedOver(ctx, &plan)
-			if at := in.a.clock.Now(); !ok || now != last {
+			if at := in.a.part.Clock.Now(); !ok || now != last {
 				last, since = now, at
 			} else if at.Sub(since) >= after && in.startable(ctx) {
 				select {

@@ -17,7 +17,7 @@ func (countedPath) Counters(context.Context) (*onpath.Counters, error) {
 
 // keeping is an agent with sleeping instances, which keep up to limit.
 func keeping() (*Agent, func(tenant string, v onpath.VportID, limit onpath.Size) *kept) {
-	a := &Agent{shared: &shared{opt: Options{Datapath: countedPath{}}}, punts: newPunts(), room: keptRoom{of: map[string]int{}}}
+	a := &Agent{opt: Options{Datapath: countedPath{}}, punts: newPunts(), room: keptRoom{of: map[string]int{}}}
 	return a, func(tenant string, v onpath.VportID, limit onpath.Size) *kept {
 		k := &kept{come: make(chan struct{}, 1), room: &a.room, tenant: tenant, lost: a.punts.lose}
 		k.begin(limit)

@@ -9,6 +9,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/internal/sockets"
+	"github.com/onpath/onpath/node/base"
 )
 
 // creation makes an instance in its runtime, up to the start of its process: it prepares
@@ -25,7 +26,7 @@ type creation struct {
 }
 
 func newCreation(spec onpath.RunSpec) *creation {
-	return &creation{spec: spec, of: hashOf(spec), done: make(chan struct{})}
+	return &creation{spec: spec, of: base.Hash(spec), done: make(chan struct{})}
 }
 
 // preparing is the reason of an instance whose image is not here yet.
@@ -35,7 +36,7 @@ const preparing = "PreparingImage"
 func (in *instance) creationOf(ctx context.Context, rt onpath.Runtime, plan onpath.InstancePlan) *creation {
 	spec := in.runSpec(plan)
 	if m := in.takeCreation(); m != nil {
-		if m.of == hashOf(spec) {
+		if m.of == base.Hash(spec) {
 			return m
 		}
 		in.discard(m)
@@ -68,7 +69,7 @@ func (in *instance) createAhead(ctx context.Context) {
 	in.set(onpath.InstanceStarting, cause{preparing, "preparing the image"})
 	m := newCreation(in.runSpec(plan))
 	in.creation = m
-	in.a.goDo(func(context.Context) { in.create(ctx, rt, m) })
+	in.a.part.Go(func(context.Context) { in.create(ctx, rt, m) })
 }
 
 func (in *instance) takeCreation() *creation {
@@ -146,7 +147,7 @@ func (in *instance) discard(m *creation) {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	if err := m.made.Discard(ctx); err != nil {
-		in.a.log.Error("cannot clear away what was made ahead", "instance", in.id, "err", err)
+		in.a.part.Log.Error("cannot clear away what was made ahead", "instance", in.id, "err", err)
 	}
 }
 
@@ -158,14 +159,14 @@ func (a *Agent) prepareAhead(specs []onpath.FunctionSpec) {
 	before := a.prepared
 	a.prepared = map[string]bool{}
 	for _, spec := range specs {
-		key, d := hashOf(spec), a.drivers[spec.Kind()]
+		key, d := base.Hash(spec), a.drivers[spec.Kind()]
 		a.prepared[key] = true
 		if before[key] || d == nil || d.err != nil {
 			continue
 		}
-		a.goDo(func(ctx context.Context) {
+		a.part.Go(func(ctx context.Context) {
 			if err := d.rt.Prepare(ctx, &spec, func(string) {}); err != nil && ctx.Err() == nil {
-				a.log.Warn("an image for an instance that begins soon is not ready yet", "err", err)
+				a.part.Log.Warn("an image for an instance that begins soon is not ready yet", "err", err)
 			}
 		})
 	}
@@ -173,7 +174,7 @@ func (a *Agent) prepareAhead(specs []onpath.FunctionSpec) {
 
 func (in *instance) runSpec(plan onpath.InstancePlan) onpath.RunSpec {
 	return onpath.RunSpec{
-		ID: in.id, Spec: informed(plan.Spec, idleOf(&plan)), NetNS: in.a.state.netns(in.id), Hostname: plan.Name,
+		ID: in.id, Spec: informed(plan.Spec, idleOf(&plan)), NetNS: in.a.part.Dir.NetNS(in.id), Hostname: plan.Name,
 		Awaited: plan.OnDemand != nil && !plan.Spec.Inline(),
 		Labels: map[string]string{
 			LabelNode: in.a.opt.Name, LabelState: in.a.opt.StateDir,
@@ -216,7 +217,7 @@ func (in *instance) launch(ctx context.Context, rt onpath.Runtime, m *creation) 
 // minutes long. The other end may have another connection by the same ports by then; and
 // a new one that came here by them would meet the old one.
 func (in *instance) endLeft() {
-	path := in.a.state.netns(in.id)
+	path := in.a.part.Dir.NetNS(in.id)
 	if sockets.Possible() != nil || !netnsrun.Is(path) { // doctor says so
 		return
 	}
@@ -225,6 +226,6 @@ func (in *instance) endLeft() {
 		return err
 	})
 	if err != nil {
-		in.a.log.Warn("connections of a process that has ended stay", "instance", in.id, "err", err)
+		in.a.part.Log.Warn("connections of a process that has ended stay", "instance", in.id, "err", err)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
@@ -19,16 +18,21 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/wholefile"
+	"github.com/onpath/onpath/node/base"
 )
 
 // detector is a failure detector: it knows which instances of other nodes take packets, from their nodes'
 // data paths themselves. So this node acts on the loss of an instance, a node or
 // a link by itself, whether or not a server or the other node's agent lives.
 type detector struct {
-	*shared
+	part    *base.Part
 	changed func() // has the data path take up what is known
 
+	// renewed: there is another plan.
+	renewed chan struct{}
+
 	mu     sync.Mutex
+	plan   *onpath.NodePlan // nil: there is none yet
 	peers  map[netip.Addr]*liveness
 	names  map[netip.Addr]string
 	number uint64
@@ -38,8 +42,8 @@ type detector struct {
 	losses uint64
 }
 
-func newDetector(s *shared, changed func()) *detector {
-	return &detector{shared: s, changed: changed, peers: map[netip.Addr]*liveness{}, names: map[netip.Addr]string{}, dirty: make(chan struct{}, 1)}
+func newDetector(p *base.Part, changed func()) *detector {
+	return &detector{part: p, changed: changed, peers: map[netip.Addr]*liveness{}, names: map[netip.Addr]string{}, dirty: make(chan struct{}, 1), renewed: make(chan struct{}, 1)}
 }
 
 // question is what is asked of one peer in every round.
@@ -77,24 +81,24 @@ func questions(p *onpath.NodePlan) []question {
 // run asks the data paths of all peers, again and again, until ctx ends.
 // It has a thread of its own, ahead of ordinary ones: who asks late, learns late.
 func (d *detector) run(ctx context.Context) {
-	prober, ok := d.opt.Datapath.(onpath.PeerProber)
+	prober, ok := d.part.Datapath.(onpath.PeerProber)
 	if !ok {
 		return
 	}
 	runtime.LockOSThread() // and never let go: the thread ends with its priority
 	if err := hurry(); err != nil {
-		d.log.Warn("peers are probed at ordinary priority: on a busy machine their loss is noticed later", "err", err)
+		d.part.Log.Warn("peers are probed at ordinary priority: on a busy machine their loss is noticed later", "err", err)
 	}
-	var b backoff
+	var b base.Backoff
 	for ctx.Err() == nil {
 		err := d.converse(ctx, prober)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			d.log.Warn("peers cannot be probed", "err", err)
+			d.part.Log.Warn("peers cannot be probed", "err", err)
 		}
-		if d.clock.Sleep(ctx, b.after(0)) != nil {
+		if d.part.Clock.Sleep(ctx, b.After(0)) != nil {
 			return
 		}
 	}
@@ -114,9 +118,6 @@ func hurry() error {
 	return nil
 }
 
-// idleEvery is the time between two looks at the plan while nobody is asked.
-const idleEvery = 250 * time.Millisecond
-
 // converse asks and hears until the underlay address changes or ctx ends.
 func (d *detector) converse(ctx context.Context, prober onpath.PeerProber) error {
 	var c onpath.PeerConversation
@@ -129,7 +130,7 @@ func (d *detector) converse(ctx context.Context, prober onpath.PeerProber) error
 	var ask []question
 	last := time.Now()
 	for ctx.Err() == nil {
-		now := d.wanted()
+		now := d.current()
 		if now != plan {
 			if plan != nil && plan.Datapath.Underlay.Address != now.Datapath.Underlay.Address {
 				return nil
@@ -138,8 +139,10 @@ func (d *detector) converse(ctx context.Context, prober onpath.PeerProber) error
 			d.keep(ask)
 		}
 		if len(ask) == 0 || !plan.Datapath.Underlay.Address.IsValid() {
-			if d.clock.Sleep(ctx, idleEvery) != nil {
+			select {
+			case <-ctx.Done():
 				return nil
+			case <-d.renewed:
 			}
 			last = time.Now()
 			continue
@@ -176,7 +179,7 @@ func (d *detector) hearUntil(c onpath.PeerConversation, until time.Time) error {
 		}
 		if d.hear(answers) {
 			d.changed()
-			kick(d.dirty)
+			base.Kick(d.dirty)
 		}
 		if left <= 0 {
 			return nil
@@ -211,11 +214,23 @@ func (d *detector) keep(ask []question) {
 	}
 }
 
-// opened takes the plan's word for those vports of other nodes that the plan
-// before had closed: their nodes opened them before they said so. Until they are
+// current is the plan that is followed.
+func (d *detector) current() *onpath.NodePlan {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.plan
+}
+
+// follow takes up a plan. It takes the plan's word for those vports of other nodes that
+// the plan before had closed: their nodes opened them before they said so. Until they are
 // asked again, an answer from before would have packets dropped that the gateways
 // send from now on.
-func (d *detector) opened(before, now *onpath.NodePlan) {
+func (d *detector) follow(now *onpath.NodePlan) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before := d.plan
+	d.plan = now
+	base.Kick(d.renewed)
 	if before == nil || now == nil {
 		return // an agent that starts knows what the one before was told
 	}
@@ -227,15 +242,13 @@ func (d *detector) opened(before, now *onpath.NodePlan) {
 	for _, p := range now.Datapath.Peers {
 		addr[p.Node] = p.Address
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	for _, v := range now.Datapath.Vports {
 		if v.Kind != onpath.VportRemote || v.State == onpath.VportClosed || !closed[v.ID] {
 			continue
 		}
 		if j := d.peers[addr[v.Peer]]; j != nil {
 			j.opened(v.ID)
-			kick(d.dirty)
+			base.Kick(d.dirty)
 		}
 	}
 }
@@ -300,18 +313,18 @@ func (d *detector) tellChanges(changes []peerChange) {
 		return
 	}
 	d.changed()
-	kick(d.dirty)
-	kick(d.report)
+	base.Kick(d.dirty)
+	base.Kick(d.part.ReportDue)
 	for _, c := range changes {
 		e := onpath.NodeEvent{About: onpath.Key{Kind: onpath.KindNode, Name: c.name}.String()}
 		if c.lost {
 			e.Reason, e.Warning = "PeerLost", true
-			e.Message = fmt.Sprintf("its data path does not answer node %s: flows to its instances go by lost and none", d.opt.Name)
+			e.Message = fmt.Sprintf("its data path does not answer node %s: flows to its instances go by lost and none", d.part.Node)
 		} else {
 			e.Reason = "PeerBack"
-			e.Message = fmt.Sprintf("its data path answers node %s again: its instances are used", d.opt.Name)
+			e.Message = fmt.Sprintf("its data path answers node %s again: its instances are used", d.part.Node)
 		}
-		d.goDo(func(context.Context) { d.tell(e) }) // the log may block, and the next round must not be late
+		d.part.Go(func(context.Context) { d.part.Tell(e) }) // the log may block, and the next round must not be late
 	}
 }
 
@@ -352,7 +365,7 @@ type savedDetector struct {
 	Closed map[netip.Addr][]onpath.VportID `json:"closed,omitempty"`
 }
 
-func (s state) lostFile() string { return filepath.Join(s.dir, "lost.json") }
+func lostFile(d base.Dir) string { return d.File("lost.json") }
 
 // save writes it down after each change, until ctx ends.
 func (d *detector) save(ctx context.Context) {
@@ -364,10 +377,10 @@ func (d *detector) save(ctx context.Context) {
 		}
 		data, err := json.Marshal(d.saved())
 		if err == nil {
-			err = wholefile.WriteLightly(d.state.lostFile(), data, 0o600)
+			err = wholefile.WriteLightly(lostFile(d.part.Dir), data, 0o600)
 		}
 		if err != nil {
-			d.log.Warn("cannot save which peers are lost", "err", err)
+			d.part.Log.Warn("cannot save which peers are lost", "err", err)
 		}
 	}
 }
@@ -391,7 +404,7 @@ func (d *detector) saved() (s savedDetector) {
 
 // restore takes up what an earlier agent knew.
 func (d *detector) restore() {
-	data, err := os.ReadFile(d.state.lostFile())
+	data, err := os.ReadFile(lostFile(d.part.Dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
@@ -400,7 +413,7 @@ func (d *detector) restore() {
 		err = json.Unmarshal(data, &s)
 	}
 	if err != nil {
-		d.log.Warn("cannot read which peers were lost; they count as reachable until probes say otherwise", "err", err)
+		d.part.Log.Warn("cannot read which peers were lost; they count as reachable until probes say otherwise", "err", err)
 		return
 	}
 	d.mu.Lock()

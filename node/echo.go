@@ -16,6 +16,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/node/base"
 )
 
 // probeEvery is the time between two echo requests to a peer's machine;
@@ -29,21 +30,22 @@ const (
 // whose data path has never answered the detector: of an older version, or without one
 // yet.
 type echo struct {
-	*shared
+	part     *base.Part
 	detector *detector
 	mu       sync.Mutex
+	plan     *onpath.NodePlan
 	missed   map[netip.Addr]int // echo requests since the last answer
 }
 
 // unreachable are the names of the plan's peers that do not answer, by their data path
 // or, if that never did, by their machine.
-func unreachable(plan *onpath.NodePlan, e *echo) (names []string) {
-	if plan == nil {
-		return nil
-	}
+func (e *echo) unreachable() (names []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, p := range plan.Datapath.Peers {
+	if e.plan == nil {
+		return nil
+	}
+	for _, p := range e.plan.Datapath.Peers {
 		lost, known := e.detector.verdict(p.Address)
 		if lost || !known && e.missed[p.Address] > probeMissed {
 			names = append(names, p.Node)
@@ -51,6 +53,13 @@ func unreachable(plan *onpath.NodePlan, e *echo) (names []string) {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// follow takes up a plan.
+func (e *echo) follow(p *onpath.NodePlan) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.plan = p
 }
 
 // run sends echo requests to the machines of these peers. A machine where
@@ -62,14 +71,14 @@ func (e *echo) run(ctx context.Context) {
 	for _, v4 := range []bool{true, false} {
 		c, err := e.listen(v4)
 		if err != nil {
-			e.log.Warn("peers cannot be probed", "ipv4", v4, "err", err)
+			e.part.Log.Warn("peers cannot be probed", "ipv4", v4, "err", err)
 			continue
 		}
 		conns[v4] = c
 		context.AfterFunc(ctx, func() { c.Close() })
 		wg.Go(func() { e.hear(c, v4) })
 	}
-	for seq := 1; e.clock.Sleep(ctx, probeEvery) == nil; seq++ {
+	for seq := 1; e.part.Clock.Sleep(ctx, probeEvery) == nil; seq++ {
 		e.ask(conns, seq)
 	}
 }
@@ -79,7 +88,7 @@ func (e *echo) listen(v4 bool) (c *icmp.PacketConn, err error) {
 	if v4 {
 		network, address = "ip4:icmp", "0.0.0.0"
 	}
-	err = netnsrun.Do(e.opt.NetNS, func() error {
+	err = netnsrun.Do(e.part.NetNS, func() error {
 		c, err = icmp.ListenPacket(network, address)
 		return err
 	})
@@ -88,7 +97,10 @@ func (e *echo) listen(v4 bool) (c *icmp.PacketConn, err error) {
 
 func (e *echo) ask(conns map[bool]*icmp.PacketConn, seq int) {
 	var targets []netip.Addr
-	if plan := e.wanted(); plan != nil {
+	e.mu.Lock()
+	plan := e.plan
+	e.mu.Unlock()
+	if plan != nil {
 		for _, p := range plan.Datapath.Peers {
 			if _, known := e.detector.verdict(p.Address); !known {
 				targets = append(targets, p.Address)

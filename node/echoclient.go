@@ -33,7 +33,7 @@ func (a *Agent) echoes(ctx context.Context, r onpath.EchoRequest) (answer onpath
 	var c *icmp.PacketConn
 	err := netnsrun.Do(a.opt.NetNS, func() (err error) { c, err = icmp.ListenPacket(network, local); return err })
 	if err != nil {
-		a.log.Debug("a client's round trip cannot be measured", "err", err)
+		a.part.Log.Debug("a client's round trip cannot be measured", "err", err)
 		return answer
 	}
 	defer c.Close()

@@ -135,7 +135,7 @@ func (a *Agent) connects(ctx context.Context, to netip.AddrPort) (ends func()) {
 	}
 	a.mu.Unlock()
 	if full { // one that is in use must not lose its exemption to another
-		a.log.Warn("chains may take a connection of the node's own: too many others are exempt", "to", to, "most", mostConnected)
+		a.part.Log.Warn("chains may take a connection of the node's own: too many others are exempt", "to", to, "most", mostConnected)
 		return func() {}
 	}
 	if own && !known && !to.Addr().IsLoopback() {
@@ -177,7 +177,7 @@ const controlWait = 2 * time.Second
 func (a *Agent) SetControl(ctx context.Context, server string) {
 	list, err := serverAddresses(ctx, server)
 	if err != nil {
-		a.log.Debug("where the server is cannot be found out; what it was stays exempt", "server", server, "err", err)
+		a.part.Log.Debug("where the server is cannot be found out; what it was stays exempt", "server", server, "err", err)
 		return
 	}
 	a.mu.Lock()

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 // TestExempt: a chain that selects everything of this machine's takes neither its
@@ -24,7 +25,7 @@ func TestExempt(t *testing.T) {
 		p.Datapath.Tables = []onpath.Table{{ID: 1, Rules: []onpath.Rule{everything}}, {ID: 2}}
 		return p
 	}
-	a := &Agent{shared: &shared{log: slog.New(slog.DiscardHandler)}, machine: &machine{}, detector: newDetector(nil, nil), up: make(chan struct{}), leases: &leases{},
+	a := &Agent{part: &base.Part{Log: slog.New(slog.DiscardHandler)}, machine: &machine{}, detector: newDetector(nil, nil), up: make(chan struct{}), leases: &leases{},
 		apply: &applier{wake: make(chan struct{}, 1)}}
 	a.machine.seen.addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	a.machine.seen.resolvers = []netip.Addr{netip.MustParseAddr("192.0.2.53")}

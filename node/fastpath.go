@@ -14,13 +14,13 @@ type fastPather interface {
 // fastConditions say of each routing uplink whether the fast path is there. It is
 // no fault if it is not, unless the operator wants it always.
 func (m *machine) fastConditions(uplinks []onpath.Uplink) []onpath.Condition {
-	d, ok := m.opt.Datapath.(fastPather)
+	d, ok := m.part.Datapath.(fastPather)
 	if !ok {
 		return nil
 	}
 	is, err := d.Uplinks()
 	if err != nil {
-		m.log.Warn("cannot ask for the fast path", "err", err)
+		m.part.Log.Warn("cannot ask for the fast path", "err", err)
 		return nil
 	}
 	var out []onpath.Condition

@@ -19,6 +19,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/impair"
 	"github.com/onpath/onpath/internal/wholefile"
+	"github.com/onpath/onpath/node/base"
 )
 
 // A fault that lasts is written down before it is caused, with all that its end
@@ -34,8 +35,6 @@ type lease struct {
 	// Tunnels are lost by the fault's devices.
 	Tunnels *impair.Datagrams `json:"tunnels,omitempty"`
 }
-
-func (s state) faultDir() string { return filepath.Join(s.dir, "faults") }
 
 // faults causes faults, and ends them.
 type faults struct {
@@ -70,12 +69,12 @@ func (f *faults) cause(ctx context.Context, r onpath.FaultRequest) (*onpath.Faul
 		return nil, e
 	}
 	now := time.Now()
-	l := &lease{NetNS: a.opt.NetNS, Inside: a.state.netns(in.id), Fault: onpath.Fault{
+	l := &lease{NetNS: a.opt.NetNS, Inside: a.part.Dir.NetNS(in.id), Fault: onpath.Fault{
 		ID: fmt.Sprintf("%s-%x", r.Kind, now.UnixNano()), Kind: r.Kind, Instance: r.Instance, Node: a.opt.Name, Began: now,
 	}}
 	by := byWhom(r)
 	if r.Kind == onpath.FaultKill {
-		a.event(plan, true, "FaultInjected", "killed on purpose%s", by)
+		a.part.TellInstance(plan, true, "FaultInjected", "killed on purpose%s", by)
 		return &l.Fault, l.kill(proc.Pid())
 	}
 	f.mu.Lock()
@@ -85,15 +84,15 @@ func (f *faults) cause(ctx context.Context, r onpath.FaultRequest) (*onpath.Faul
 	}
 	l.Fault.Until = now.Add(time.Duration(r.For))
 	l.aim(proc.Pid(), wiringOf(in.id, plan))
-	if err := a.state.saveLease(l); err != nil {
+	if err := saveLease(a.part.Dir, l); err != nil {
 		return nil, err
 	}
 	f.keep(l)
 	if err := l.begin(r); err != nil {
-		return nil, errors.Join(err, l.end(), a.state.removeLease(l))
+		return nil, errors.Join(err, l.end(), removeLease(a.part.Dir, l))
 	}
-	a.event(plan, true, "FaultInjected", "%s on purpose%s, for %s", r.Kind, by, r.For)
-	a.goDo(func(ctx context.Context) { f.endInTime(ctx, l) })
+	a.part.TellInstance(plan, true, "FaultInjected", "%s on purpose%s, for %s", r.Kind, by, r.For)
+	a.part.Go(func(ctx context.Context) { f.endInTime(ctx, l) })
 	return &l.Fault, nil
 }
 
@@ -107,7 +106,7 @@ func byWhom(r onpath.FaultRequest) string {
 // endLike ends the faults of that kind at that instance, or of the node: a new one takes
 // their place.
 func (f *faults) endLike(r onpath.FaultRequest) error {
-	return f.a.state.endFaults(func(old *onpath.Fault) bool {
+	return endFaults(f.a.part.Dir, func(old *onpath.Fault) bool {
 		like := old.Instance == r.Instance && (old.Kind == r.Kind || old.Kind.OfNode() && r.Kind.OfNode())
 		if like {
 			f.replaced.Store(old.ID, true)
@@ -116,20 +115,20 @@ func (f *faults) endLike(r onpath.FaultRequest) error {
 	})
 }
 
-// endAll ends those that last.
-func (s state) endAll() error {
-	return s.endFaults(func(*onpath.Fault) bool { return true })
+// endAllFaults ends those that last.
+func endAllFaults(d base.Dir) error {
+	return endFaults(d, func(*onpath.Fault) bool { return true })
 }
 
-func (s state) endFaults(which func(*onpath.Fault) bool) error {
-	entries, _ := os.ReadDir(s.faultDir())
+func endFaults(d base.Dir, which func(*onpath.Fault) bool) error {
+	entries, _ := os.ReadDir(d.Faults())
 	var errs []error
 	for _, e := range entries {
-		l, err := loadLease(filepath.Join(s.faultDir(), e.Name()))
+		l, err := loadLease(filepath.Join(d.Faults(), e.Name()))
 		if err != nil || !which(&l.Fault) {
 			continue
 		}
-		if err := inTurn(s.faultDir(), func() error { return errors.Join(l.end(), s.removeLease(l)) }); err != nil {
+		if err := inTurn(d.Faults(), func() error { return errors.Join(l.end(), removeLease(d, l)) }); err != nil {
 			errs = append(errs, fmt.Errorf("end fault %s: %w", l.Fault.ID, err))
 		}
 	}
@@ -141,11 +140,11 @@ func (f *faults) keep(l *lease) {
 	if len(f.a.opt.FaultKeeper) == 0 {
 		return
 	}
-	args := append(f.a.opt.FaultKeeper[1:len(f.a.opt.FaultKeeper):len(f.a.opt.FaultKeeper)], f.a.state.leaseFile(l.Fault.ID))
+	args := append(f.a.opt.FaultKeeper[1:len(f.a.opt.FaultKeeper):len(f.a.opt.FaultKeeper)], leaseFile(f.a.part.Dir, l.Fault.ID))
 	cmd := exec.Command(f.a.opt.FaultKeeper[0], args...)
 	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		f.a.log.Warn("if this agent dies, the fault ends only when an agent runs again", "fault", l.Fault.ID, "err", err)
+		f.a.part.Log.Warn("if this agent dies, the fault ends only when an agent runs again", "fault", l.Fault.ID, "err", err)
 		return
 	}
 	go func() { _ = cmd.Wait() }() // no zombie while we live
@@ -166,9 +165,9 @@ func (f *faults) endInTime(ctx context.Context, l *lease) {
 	if _, replaced := f.replaced.LoadAndDelete(l.Fault.ID); replaced {
 		return
 	}
-	err := inTurn(f.a.state.faultDir(), func() error { return errors.Join(l.end(), f.a.state.removeLease(l)) })
+	err := inTurn(f.a.part.Dir.Faults(), func() error { return errors.Join(l.end(), removeLease(f.a.part.Dir, l)) })
 	if err != nil {
-		f.a.log.Error("a fault does not end", "fault", l.Fault.ID, "err", err)
+		f.a.part.Log.Error("a fault does not end", "fault", l.Fault.ID, "err", err)
 		return
 	}
 	f.tellEnded(l)
@@ -176,26 +175,26 @@ func (f *faults) endInTime(ctx context.Context, l *lease) {
 
 func (f *faults) tellEnded(l *lease) {
 	if l.Fault.Kind.OfNode() {
-		f.a.tell(onpath.NodeEvent{About: f.a.about(), Reason: "FaultEnded", Message: string(l.Fault.Kind) + " is over"})
+		f.a.part.Tell(onpath.NodeEvent{About: f.a.part.About(), Reason: "FaultEnded", Message: string(l.Fault.Kind) + " is over"})
 		return
 	}
 	tenant, name, _ := strings.Cut(l.Fault.Instance, "/")
-	f.a.event(onpath.InstancePlan{Tenant: tenant, Name: name}, false, "FaultEnded", "%s is over", l.Fault.Kind)
+	f.a.part.TellInstance(onpath.InstancePlan{Tenant: tenant, Name: name}, false, "FaultEnded", "%s is over", l.Fault.Kind)
 }
 
 // resume takes up those that an earlier agent caused.
 func (f *faults) resume() {
-	entries, err := os.ReadDir(f.a.state.faultDir())
+	entries, err := os.ReadDir(f.a.part.Dir.Faults())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		f.a.log.Error("cannot read which faults last", "err", err)
+		f.a.part.Log.Error("cannot read which faults last", "err", err)
 	}
 	for _, e := range entries {
-		l, err := loadLease(filepath.Join(f.a.state.faultDir(), e.Name()))
+		l, err := loadLease(filepath.Join(f.a.part.Dir.Faults(), e.Name()))
 		if err != nil {
-			f.a.log.Error("cannot read a fault", "file", e.Name(), "err", err)
+			f.a.part.Log.Error("cannot read a fault", "file", e.Name(), "err", err)
 			continue
 		}
-		f.a.goDo(func(ctx context.Context) { f.endInTime(ctx, l) })
+		f.a.part.Go(func(ctx context.Context) { f.endInTime(ctx, l) })
 	}
 }
 
@@ -250,15 +249,15 @@ func inTurn(dir string, end func() error) error {
 // keeperLate is how long the agent has before its keeper does its work.
 const keeperLate = 200 * time.Millisecond
 
-func (s state) leaseFile(id string) string { return filepath.Join(s.faultDir(), id+".json") }
+func leaseFile(d base.Dir, id string) string { return filepath.Join(d.Faults(), id+".json") }
 
-func (s state) saveLease(l *lease) error {
+func saveLease(d base.Dir, l *lease) error {
 	data, err := json.Marshal(l)
 	if err == nil {
-		err = os.MkdirAll(s.faultDir(), 0o750)
+		err = os.MkdirAll(d.Faults(), 0o750)
 	}
 	if err == nil {
-		err = wholefile.Write(s.leaseFile(l.Fault.ID), data, 0o600)
+		err = wholefile.Write(leaseFile(d, l.Fault.ID), data, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("write the fault down: %w", err)
@@ -266,8 +265,8 @@ func (s state) saveLease(l *lease) error {
 	return nil
 }
 
-func (s state) removeLease(l *lease) error {
-	if err := os.Remove(s.leaseFile(l.Fault.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func removeLease(d base.Dir, l *lease) error {
+	if err := os.Remove(leaseFile(d, l.Fault.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil

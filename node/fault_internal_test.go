@@ -12,6 +12,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/node/base"
 )
 
 // sleeper is a process to be stopped.
@@ -43,24 +44,24 @@ func becomes(t *testing.T, pid int, want bool) {
 // gone, and left alone if it has been undone.
 func TestKeepFault(t *testing.T) {
 	pid := sleeper(t)
-	s := state{t.TempDir()}
+	d := base.Dir(t.TempDir())
 	l := &lease{Fault: onpath.Fault{ID: "stall-1", Kind: onpath.FaultStall, Until: time.Now().Add(300 * time.Millisecond)}}
 	l.aim(pid, wiring{})
 	if len(l.Stopped) != 1 || l.Stopped[0].PID != pid || l.Stopped[0].Start == "" {
 		t.Fatalf("aims at %+v", l.Stopped)
 	}
-	if err := s.saveLease(l); err != nil {
+	if err := saveLease(d, l); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.begin(onpath.FaultRequest{Kind: onpath.FaultStall}); err != nil {
 		t.Fatal(err)
 	}
 	becomes(t, pid, true)
-	if err := KeepFault(t.Context(), s.leaseFile(l.Fault.ID)); err != nil {
+	if err := KeepFault(t.Context(), leaseFile(d, l.Fault.ID)); err != nil {
 		t.Fatal(err)
 	}
 	becomes(t, pid, false)
-	if _, err := os.Stat(s.leaseFile(l.Fault.ID)); !os.IsNotExist(err) {
+	if _, err := os.Stat(leaseFile(d, l.Fault.ID)); !os.IsNotExist(err) {
 		t.Errorf("the file is still there: %v", err)
 	}
 	if time.Now().Before(l.Fault.Until) {
@@ -68,11 +69,11 @@ func TestKeepFault(t *testing.T) {
 	}
 
 	l.Fault.Until = time.Now().Add(100 * time.Millisecond)
-	if err := s.saveLease(l); err != nil {
+	if err := saveLease(d, l); err != nil {
 		t.Fatal(err)
 	}
-	time.AfterFunc(50*time.Millisecond, func() { _ = s.removeLease(l) })
-	if err := KeepFault(t.Context(), s.leaseFile(l.Fault.ID)); err != nil {
+	time.AfterFunc(50*time.Millisecond, func() { _ = removeLease(d, l) })
+	if err := KeepFault(t.Context(), leaseFile(d, l.Fault.ID)); err != nil {
 		t.Error("one that the agent has ended:", err)
 	}
 }
@@ -93,8 +94,8 @@ func TestSignalsNobodyElse(t *testing.T) {
 // TestEndLike: of one kind an instance has one fault at a time; a new one takes the place
 // of the last, also of one that an agent before has caused.
 func TestEndLike(t *testing.T) {
-	s := state{t.TempDir()}
-	f := &faults{a: &Agent{shared: &shared{state: s}}}
+	d := base.Dir(t.TempDir())
+	f := &faults{a: &Agent{part: &base.Part{Dir: d}}}
 	asked := onpath.FaultRequest{Kind: onpath.FaultStall, Instance: "acme/fw-1"}
 	if err := f.endLike(asked); err != nil {
 		t.Fatal("before any:", err)
@@ -103,7 +104,7 @@ func TestEndLike(t *testing.T) {
 	stall := func(id, instance string) *lease {
 		l := &lease{Fault: onpath.Fault{ID: id, Kind: onpath.FaultStall, Instance: instance, Until: time.Now().Add(time.Hour)}}
 		l.aim(pid, wiring{})
-		if err := s.saveLease(l); err != nil {
+		if err := saveLease(d, l); err != nil {
 			t.Fatal(err)
 		}
 		return l
@@ -125,24 +126,24 @@ func TestEndLike(t *testing.T) {
 		t.Fatal(err)
 	}
 	becomes(t, pid, false)
-	if _, err := os.Stat(s.leaseFile(l.Fault.ID)); !os.IsNotExist(err) {
+	if _, err := os.Stat(leaseFile(d, l.Fault.ID)); !os.IsNotExist(err) {
 		t.Errorf("its file is still there: %v", err)
 	}
 }
 
 // TestOffForgetsFaults: a node that had a fault leaves no folder behind.
 func TestOffForgetsFaults(t *testing.T) {
-	s := state{filepath.Join(t.TempDir(), "node")}
+	d := base.Dir(filepath.Join(t.TempDir(), "node"))
 	l := &lease{Fault: onpath.Fault{ID: "drop-1"}}
-	if err := s.saveLease(l); err != nil {
+	if err := saveLease(d, l); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.removeLease(l); err != nil {
+	if err := removeLease(d, l); err != nil {
 		t.Fatal(err)
 	}
-	f := off{o: OffOptions{Log: slog.New(slog.DiscardHandler)}, state: s}
+	f := off{o: OffOptions{Log: slog.New(slog.DiscardHandler)}, dir: d}
 	f.folder()
-	if _, err := os.Stat(s.dir); !errors.Is(err, fs.ErrNotExist) || len(f.errs) > 0 {
+	if _, err := os.Stat(string(d)); !errors.Is(err, fs.ErrNotExist) || len(f.errs) > 0 {
 		t.Errorf("the state folder is still there: %v, %v", err, f.errs)
 	}
 }
@@ -150,22 +151,22 @@ func TestOffForgetsFaults(t *testing.T) {
 // TestToldOfLateEnd: the agent tells of a fault's end also where its keeper ended it, and
 // says nothing of one whose place another took.
 func TestToldOfLateEnd(t *testing.T) {
-	sh := &shared{state: state{t.TempDir()}, log: slog.New(slog.DiscardHandler), clock: wallClock{}}
-	f := &faults{a: &Agent{shared: sh}}
+	p := &base.Part{Dir: base.Dir(t.TempDir()), Log: slog.New(slog.DiscardHandler), Clock: base.WallClock{}, Events: &base.Events{}}
+	f := &faults{a: &Agent{part: p}}
 	l := &lease{Fault: onpath.Fault{ID: "drop-1", Kind: onpath.FaultDrop, Instance: "acme/fw-1", Until: time.Now()}}
-	if err := sh.state.saveLease(l); err != nil {
+	if err := saveLease(p.Dir, l); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.endLike(onpath.FaultRequest{Kind: onpath.FaultDrop, Instance: "acme/fw-1"}); err != nil {
 		t.Fatal(err)
 	}
 	f.endInTime(t.Context(), l)
-	if len(sh.events.early) != 0 {
-		t.Errorf("of a fault whose place another took it tells %+v", sh.events.early)
+	if len(p.Events.Waiting()) != 0 {
+		t.Errorf("of a fault whose place another took it tells %+v", p.Events.Waiting())
 	}
 	l.Fault.ID = "drop-2" // its file is gone: the keeper was faster
 	f.endInTime(t.Context(), l)
-	if got := sh.events.early; len(got) != 1 || got[0].Reason != "FaultEnded" || got[0].Message != "drop is over" {
+	if got := p.Events.Waiting(); len(got) != 1 || got[0].Reason != "FaultEnded" || got[0].Message != "drop is over" {
 		t.Errorf("of a fault that the keeper ended it tells %+v, must tell that it is over", got)
 	}
 }
@@ -176,8 +177,8 @@ func TestEndedByTwo(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to create network namespaces")
 	}
-	sh := &shared{state: state{t.TempDir()}, log: slog.New(slog.DiscardHandler), clock: wallClock{}}
-	f := &faults{a: &Agent{shared: sh}}
+	p := &base.Part{Dir: base.Dir(t.TempDir()), Log: slog.New(slog.DiscardHandler), Clock: base.WallClock{}, Events: &base.Events{}}
+	f := &faults{a: &Agent{part: p}}
 	ns := filepath.Join(t.TempDir(), "ns")
 	if err := netnsrun.Create(ns); err != nil {
 		t.Fatal(err)
@@ -190,17 +191,17 @@ func TestEndedByTwo(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.Fault.Until = time.Now().Add(-keeperLate)
-		if err := sh.state.saveLease(l); err != nil {
+		if err := saveLease(p.Dir, l); err != nil {
 			t.Fatal(err)
 		}
 		kept := make(chan error)
-		go func() { kept <- KeepFault(t.Context(), sh.state.leaseFile(l.Fault.ID)) }()
+		go func() { kept <- KeepFault(t.Context(), leaseFile(p.Dir, l.Fault.ID)) }()
 		f.endInTime(t.Context(), l)
 		if err := <-kept; err != nil {
 			t.Fatal("the keeper:", err)
 		}
 	}
-	if n := len(sh.events.early); n != 20 {
+	if n := len(p.Events.Waiting()); n != 20 {
 		t.Errorf("it tells of %d ends, must tell of 20", n)
 	}
 }

@@ -44,7 +44,7 @@ func (f *faults) ofNode(r onpath.FaultRequest) (*onpath.Fault, error) {
 	}
 	tunnels := &impair.Datagrams{To: cmp.Or(spec.Underlay.Port, onpath.DefaultTunnelPort)}
 	if r.Peer != "" {
-		peer, err := peerNamed(a.wanted(), a.opt.Name, r.Peer)
+		peer, err := peerNamed(a.wantedPlan(), a.opt.Name, r.Peer)
 		if err != nil {
 			return nil, err
 		}
@@ -65,20 +65,20 @@ func (f *faults) ofNode(r onpath.FaultRequest) (*onpath.Fault, error) {
 			l.Fault.Processes = append(l.Fault.Processes, p.PID)
 		}
 	}
-	if err := a.state.saveLease(l); err != nil {
+	if err := saveLease(a.part.Dir, l); err != nil {
 		return nil, err
 	}
 	f.keep(l)
 	if err := l.cut(); err != nil {
-		return nil, errors.Join(err, l.end(), a.state.removeLease(l))
+		return nil, errors.Join(err, l.end(), removeLease(a.part.Dir, l))
 	}
 	at := ""
 	if r.Peer != "" {
 		at = " to " + r.Peer
 	}
-	a.tell(onpath.NodeEvent{About: a.about(), Reason: "FaultInjected", Warning: true,
+	a.part.Tell(onpath.NodeEvent{About: a.part.About(), Reason: "FaultInjected", Warning: true,
 		Message: fmt.Sprintf("%s%s on purpose%s, for %s", r.Kind, at, byWhom(r), r.For)})
-	a.goDo(func(ctx context.Context) { f.endInTime(ctx, l) })
+	a.part.Go(func(ctx context.Context) { f.endInTime(ctx, l) })
 	if r.Kind == onpath.FaultKillNode {
 		time.AfterFunc(answered, func() { f.die(l) })
 	}
@@ -143,22 +143,22 @@ func (l *lease) cut() error {
 func (f *faults) die(l *lease) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, err := os.Stat(f.a.state.leaseFile(l.Fault.ID)); err != nil || time.Until(l.Fault.Until) <= 0 {
+	if _, err := os.Stat(leaseFile(f.a.part.Dir, l.Fault.ID)); err != nil || time.Until(l.Fault.Until) <= 0 {
 		return
 	}
 	cancel, err := wakeAt(l.Fault.Until)
 	if err != nil {
-		f.a.log.Error("the agent is not stopped with its node: nothing would have it go on", "err", err)
+		f.a.part.Log.Error("the agent is not stopped with its node: nothing would have it go on", "err", err)
 		return
 	}
 	defer cancel()
 	for _, p := range f.a.running() {
 		if err := p.signal(unix.SIGKILL); err != nil {
-			f.a.log.Error("an instance is not killed with its node", "process", p.PID, "err", err)
+			f.a.part.Log.Error("an instance is not killed with its node", "process", p.PID, "err", err)
 		}
 	}
 	if err := unix.Kill(os.Getpid(), unix.SIGSTOP); err != nil {
-		f.a.log.Error("the agent is not stopped with its node", "err", err)
+		f.a.part.Log.Error("the agent is not stopped with its node", "err", err)
 	}
 	time.Sleep(time.Until(l.Fault.Until)) // the stop takes hold of the last thread some time later
 }

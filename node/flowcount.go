@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 // countLoop counts flows when a report is due, but never for longer than it rests
@@ -19,14 +20,14 @@ func (a *Agent) countLoop(ctx context.Context) {
 			return
 		case <-a.count:
 		}
-		began := a.clock.Now()
+		began := a.part.Clock.Now()
 		if began.Before(rested) {
 			continue
 		}
 		if a.countFlows(ctx) {
-			kick(a.report)
+			base.Kick(a.part.ReportDue)
 		}
-		now := a.clock.Now()
+		now := a.part.Clock.Now()
 		rested = now.Add(now.Sub(began))
 	}
 }
@@ -38,7 +39,7 @@ func (a *Agent) countFlows(ctx context.Context) (changed bool) {
 	if len(c.vports) > 0 || len(c.paths) > 0 {
 		if err := a.opt.Datapath.Flows(ctx, c.filter(), c.add); err != nil {
 			if ctx.Err() == nil {
-				a.log.Warn("cannot count flows", "err", err)
+				a.part.Log.Warn("cannot count flows", "err", err)
 			}
 			return false
 		}

@@ -45,7 +45,7 @@ func (f *forwarding) apply(c *onpath.DatapathConfig, on bool) error {
 		if on == v.Mirror || known && forwards == on {
 			continue
 		}
-		path := f.a.state.netns(w.ID)
+		path := f.a.part.Dir.NetNS(w.ID)
 		if !netnsrun.Is(path) {
 			continue // it is being made anew, and then wired
 		}

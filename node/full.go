@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 // Events about relays that are full.
@@ -42,7 +43,7 @@ func (in *instance) watchFull(ctx context.Context, p onpath.Process) (<-chan onp
 		for ctx.Err() == nil && !ended(p) {
 			is, err := r.AwaitFull(ctx, was)
 			if err != nil {
-				_ = in.a.clock.Sleep(ctx, askFullAgain)
+				_ = in.a.part.Clock.Sleep(ctx, askFullAgain)
 				continue
 			}
 			if is == was {
@@ -68,11 +69,11 @@ func (in *instance) fill(full onpath.RelayFullness) {
 	in.full = full
 	in.a.mu.Unlock()
 	in.a.apply.kick(false)
-	kick(in.a.report)
+	base.Kick(in.a.part.ReportDue)
 	switch {
 	case full != "" && was == "":
-		in.a.event(in.current(), true, ReasonRelayFull, "%s", fullWords[full])
+		in.a.part.TellInstance(in.current(), true, ReasonRelayFull, "%s", fullWords[full])
 	case full == "" && was != "":
-		in.a.event(in.current(), false, ReasonRelayOpen, "it has room again, and takes new connections")
+		in.a.part.TellInstance(in.current(), false, ReasonRelayOpen, "it has room again, and takes new connections")
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 // guard is a table of nftables, which needs no agent: what strict chains select is dropped
@@ -107,7 +108,7 @@ func (g *guard) set(rules guardRules) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.rules = rules
-	if hash := hashOf(rules); !g.tried || hash != g.hash || g.failed != nil {
+	if hash := base.Hash(rules); !g.tried || hash != g.hash || g.failed != nil {
 		g.failed = g.write()
 		g.tried, g.hash = true, hash
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/node"
+	"github.com/onpath/onpath/node/base"
 	"github.com/onpath/onpath/runtime/fake"
 )
 
@@ -146,7 +147,7 @@ type fixture struct {
 	recorder *recorder
 	machine  *fake.Machine
 	runtime  told
-	clock    node.Clock
+	clock    base.Clock
 	spec     onpath.NodeSpec
 	edit     func(*node.Options)
 }

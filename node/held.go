@@ -11,6 +11,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/wholefile"
+	"github.com/onpath/onpath/node/base"
 )
 
 // heldUplink is an uplink at which chains are in force, or were until it could not be
@@ -25,19 +26,19 @@ type heldUplink struct {
 // held are those uplinks, by name. They outlive the agent: what strict chains select must
 // not pass there unfiltered, whatever happens to the device or the host's firewall.
 type held struct {
-	state state
-	boot  string
+	dir  base.Dir
+	boot string
 
 	mu    sync.Mutex
 	all   map[string]heldUplink
 	known bool // they are in the file
 }
 
-func (s state) heldFile() string { return s.dir + "/uplinks.json" }
+func heldFile(d base.Dir) string { return d.File("uplinks.json") }
 
-func newHeld(s state) *held {
-	h := &held{state: s, boot: bootID(), all: map[string]heldUplink{}}
-	data, err := os.ReadFile(s.heldFile())
+func newHeld(d base.Dir) *held {
+	h := &held{dir: d, boot: base.BootID(), all: map[string]heldUplink{}}
+	data, err := os.ReadFile(heldFile(d))
 	h.known = err == nil && json.Unmarshal(data, &h.all) == nil && h.all != nil
 	if !h.known {
 		h.all = map[string]heldUplink{}
@@ -92,7 +93,7 @@ func (h *held) note(plan *onpath.NodePlan, c *onpath.DatapathConfig, indexes map
 	}
 	data, err := json.Marshal(next)
 	if err == nil {
-		err = wholefile.Write(h.state.heldFile(), data, 0o600)
+		err = wholefile.Write(heldFile(h.dir), data, 0o600)
 	}
 	h.mu.Lock()
 	h.known = err == nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 // An ebpf function has no process to probe. What is asked instead: whether the
@@ -54,7 +55,7 @@ func (u *unlinked) Error() string { return "the data path cannot run it: " + u.w
 
 // probeInline asks the data path about an ebpf function.
 func (in *instance) probeInline(ctx context.Context, h health, s *stopwatch) error {
-	c, err := in.a.functionCounters(ctx)
+	c, err := functionCounters(ctx, in.a.part.Datapath)
 	if err != nil {
 		return onpath.Errorf(onpath.CodeUnavailable, "the data path cannot be asked: %w", err)
 	}
@@ -65,7 +66,7 @@ func (in *instance) probeInline(ctx context.Context, h health, s *stopwatch) err
 	case !ok || !f.Linked:
 		return fmt.Errorf("it is not part of the data path yet")
 	}
-	return s.check(f, h.budget, in.a.clock.Now())
+	return s.check(f, h.budget, in.a.part.Clock.Now())
 }
 
 // check says whether a function is above its budget: by the quickest of slowGroups
@@ -109,11 +110,11 @@ func (s *stopwatch) begin(f onpath.FunctionCounters, now time.Time) {
 }
 
 // functionCounters reads the counters of this node's ebpf functions.
-func (s *shared) functionCounters(ctx context.Context) (map[onpath.VportID]onpath.FunctionCounters, error) {
-	if r, ok := s.opt.Datapath.(onpath.FunctionReader); ok {
+func functionCounters(ctx context.Context, d onpath.Datapath) (map[onpath.VportID]onpath.FunctionCounters, error) {
+	if r, ok := d.(onpath.FunctionReader); ok {
 		return r.Functions(ctx)
 	}
-	c, err := s.opt.Datapath.Counters(ctx)
+	c, err := d.Counters(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -150,11 +151,11 @@ func (w *supervision) reconfigure(ctx context.Context) {
 	}
 	in.tellOf(told, err)
 	if err != nil {
-		in.a.event(w.plan, true, "ConfigRefused", "it keeps its configuration: %v", err)
+		in.a.part.TellInstance(w.plan, true, "ConfigRefused", "it keeps its configuration: %v", err)
 		return
 	}
 	if in.configured != "" {
-		in.a.event(w.plan, false, "Configured", "runs by its new configuration")
+		in.a.part.TellInstance(w.plan, false, "Configured", "runs by its new configuration")
 	}
 	in.configured = told
 }
@@ -169,6 +170,6 @@ func (in *instance) tellOf(told string, err error) {
 	}
 	if in.told != told || in.refused != refused {
 		in.told, in.refused = told, refused
-		kick(in.a.report)
+		base.Kick(in.a.part.ReportDue)
 	}
 }

@@ -43,7 +43,7 @@ func (c collector) collectFunctions(ch chan<- prometheus.Metric, all map[onpath.
 	for name, p := range processesOf[onpath.Inline](c.a) {
 		own, err := p.Counters()
 		if err != nil {
-			c.a.log.Warn("cannot read a function's own counters", "instance", name, "err", err)
+			c.a.part.Log.Warn("cannot read a function's own counters", "instance", name, "err", err)
 			continue
 		}
 		for k, n := range own {
@@ -69,7 +69,7 @@ func (c collector) collectModules(ch chan<- prometheus.Metric) {
 func (c collector) collectKeys(name string, p onpath.KeyedCounters, count func(*prometheus.Desc, float64, ...string)) {
 	keys, err := p.Keys()
 	if err != nil {
-		c.a.log.Warn("cannot read a monitor's counts", "instance", name, "err", err)
+		c.a.part.Log.Warn("cannot read a monitor's counts", "instance", name, "err", err)
 		return
 	}
 	for _, k := range keys {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 // instance is one instance on this machine. The first fields are its own
@@ -18,7 +19,7 @@ type instance struct {
 	stop    context.CancelFunc
 
 	rec            record
-	backoff        backoff
+	backoff        base.Backoff
 	endedSoon      bool // the last run ended soon after its start
 	wrongNamespace bool // its process is not in its network namespace, which was made anew
 	// launched is the process that this agent started, not an adopted one.
@@ -59,16 +60,16 @@ type instance struct {
 
 // begin takes up an instance. Callers hold a.mu.
 func (a *Agent) begin(id string, p onpath.InstancePlan) {
-	ctx, stop := context.WithCancel(a.ctx)
+	ctx, stop := context.WithCancel(a.part.Context())
 	in := &instance{
 		id: id, a: a, plan: p, stop: stop,
 		changed: make(chan struct{}, 1), looked: make(chan struct{}),
 		kept:  kept{come: make(chan struct{}, 1), room: &a.room, tenant: p.Tenant, lost: a.punts.lose},
-		state: onpath.InstanceStarting, since: a.clock.Now(),
+		state: onpath.InstanceStarting, since: a.part.Clock.Now(),
 		rec: record{ID: id, Tenant: p.Tenant, Name: p.Name, Kind: p.Spec.Kind(), Boot: a.boot},
 	}
 	a.instances[id] = in
-	a.goDo(func(context.Context) {
+	a.part.Go(func(context.Context) {
 		defer stop()
 		in.live(ctx)
 	})
@@ -85,15 +86,15 @@ func (in *instance) dismiss() {
 
 // update takes up what may change while an instance lives. Callers hold a.mu.
 func (in *instance) update(p onpath.InstancePlan) {
-	if hashOf(in.plan) != hashOf(p) {
+	if base.Hash(in.plan) != base.Hash(p) {
 		in.drainsFrom(p)
 		in.plan = p
-		kick(in.changed)
+		base.Kick(in.changed)
 	}
 }
 
 // shapeOf is a hash of all that needs a new process when it changes.
-func shapeOf(s onpath.FunctionSpec) string { return hashOf(s.Fixed()) }
+func shapeOf(s onpath.FunctionSpec) string { return base.Hash(s.Fixed()) }
 
 // cause is why an instance is as it is. Where an event tells of it, reason is the event's.
 type cause struct{ reason, words string }
@@ -122,10 +123,10 @@ func (in *instance) setTrying(s onpath.InstanceState, why cause, next time.Durat
 		return
 	}
 	if in.state != s {
-		in.since = in.a.clock.Now()
+		in.since = in.a.part.Clock.Now()
 	}
 	in.state, in.why, in.nextTry = s, why, onpath.Duration(next)
-	kick(in.a.report)
+	base.Kick(in.a.part.ReportDue)
 }
 
 // current is the plan for it now.
@@ -144,8 +145,8 @@ func (in *instance) process(p onpath.Process) {
 // persist writes the record, and logs if it cannot: the worst that follows is
 // that the next agent takes a ready instance for one not ready.
 func (in *instance) persist() {
-	if err := in.a.state.saveRecord(in.rec); err != nil {
-		in.a.log.Error("cannot save", "instance", in.id, "err", err)
+	if err := saveRecord(in.a.part.Dir, in.rec); err != nil {
+		in.a.part.Log.Error("cannot save", "instance", in.id, "err", err)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/wholefile"
+	"github.com/onpath/onpath/node/base"
 	"github.com/onpath/onpath/signal/nslp"
 )
 
@@ -57,11 +57,11 @@ func (s *sparing) may(now time.Time) (unsaid int, ok bool) {
 	return unsaid, true
 }
 
-func (s state) leasesFile() string { return filepath.Join(s.dir, "leases.json") }
+func leasesFile(d base.Dir) string { return d.File("leases.json") }
 
 // restore takes up what an earlier agent had admitted.
 func (l *leases) restore() error {
-	b, err := os.ReadFile(l.a.state.leasesFile())
+	b, err := os.ReadFile(leasesFile(l.a.part.Dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -72,7 +72,7 @@ func (l *leases) restore() error {
 	if err != nil {
 		return fmt.Errorf("read the leases: %w", err)
 	}
-	now := l.a.clock.Now()
+	now := l.a.part.Clock.Now()
 	l.held = slices.DeleteFunc(held, func(o onpath.LocalLease) bool { return !now.Before(o.Until) })
 	return nil
 }
@@ -101,7 +101,7 @@ func (l *leases) ground() *nslp.Ground {
 func (l *leases) set(held []onpath.LocalLease) error {
 	b, err := json.Marshal(held)
 	if err == nil {
-		err = wholefile.Write(l.a.state.leasesFile(), b, 0o600)
+		err = wholefile.Write(leasesFile(l.a.part.Dir), b, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("save the leases: %w", err)
@@ -111,19 +111,19 @@ func (l *leases) set(held []onpath.LocalLease) error {
 	l.a.reconcile()
 	l.a.mu.Unlock()
 	l.a.apply.kick(false)
-	kick(l.changed)
-	kick(l.a.report)
+	base.Kick(l.changed)
+	base.Kick(l.a.part.ReportDue)
 	return nil
 }
 
 // tell is the event of a decision.
 func (l *leases) tell(warning bool, reason, format string, args ...any) {
-	l.a.tell(onpath.NodeEvent{About: l.a.about(), Reason: "Lease" + reason, Message: fmt.Sprintf(format, args...), Warning: warning})
+	l.a.part.Tell(onpath.NodeEvent{About: l.a.part.About(), Reason: "Lease" + reason, Message: fmt.Sprintf(format, args...), Warning: warning})
 }
 
 // refused is the answer to a request that is not done.
 func (l *leases) refused(m *nslp.Message, r *nslp.Refusal) nslp.Entry {
-	if unsaid, ok := l.told.may(l.a.clock.Now()); ok {
+	if unsaid, ok := l.told.may(l.a.part.Clock.Now()); ok {
 		more := ""
 		if unsaid > 0 {
 			more = fmt.Sprintf(" (%d refusals before were not told)", unsaid)
@@ -150,14 +150,14 @@ func (l *leases) decide(ctx context.Context, q *nslp.Ask) nslp.Entry {
 	if p, _, r := g.Publisher(m.Key); r == nil {
 		name = p.Tenant
 	}
-	return g.Report(l.a.clock.Now(), name, func(o *onpath.LocalLease) string { return string(l.status(o).State) })
+	return g.Report(l.a.part.Clock.Now(), name, func(o *onpath.LocalLease) string { return string(l.status(o).State) })
 }
 
 // setup admits a module, or prolongs its lease.
 func (l *leases) setup(ctx context.Context, q *nslp.Ask) nslp.Entry {
 	m, g := q.Message, l.ground()
 	g.Flow = q.Key.Flow
-	o, r := g.Admit(l.a.clock.Now(), m)
+	o, r := g.Admit(l.a.part.Clock.Now(), m)
 	if r == nil {
 		r = l.fetcher().bring(ctx, m, &o)
 	}
@@ -174,10 +174,10 @@ func (l *leases) setup(ctx context.Context, q *nslp.Ask) nslp.Entry {
 		return nslp.Entry{State: nslp.DryRun}
 	}
 	status := l.await(ctx, &again)
-	l.a.log.Info("a leased module is in force", "module", again.Module, "state", status.State, "took", time.Since(began))
+	l.a.part.Log.Info("a leased module is in force", "module", again.Module, "state", status.State, "took", time.Since(began))
 	l.tell(false, map[string]string{nslp.Installed: "Installed", nslp.Prolonged: "Prolonged"}[state],
 		"module %s of publisher %s stays until %s", again.Module, again.Publisher, again.Until.UTC().Format(time.RFC3339))
-	left := fmt.Sprintf("%s %s %d", again.Module, status.State, int(again.Until.Sub(l.a.clock.Now()).Seconds()))
+	left := fmt.Sprintf("%s %s %d", again.Module, status.State, int(again.Until.Sub(l.a.part.Clock.Now()).Seconds()))
 	return nslp.Entry{State: state, Words: status.Message, Modules: []string{left}}
 }
 
@@ -188,7 +188,7 @@ func (l *leases) admit(q *nslp.Ask, code onpath.ObjectCode) (o onpath.LocalLease
 	defer l.one.Unlock()
 	g := l.ground()
 	g.Flow = q.Key.Flow
-	if o, r = g.Admit(l.a.clock.Now(), q.Message); r != nil {
+	if o, r = g.Admit(l.a.part.Clock.Now(), q.Message); r != nil {
 		return o, "", r
 	}
 	o.Code = code
@@ -264,7 +264,7 @@ func (l *leases) remove(m *nslp.Message) nslp.Entry {
 func (l *leases) prune() error {
 	l.one.Lock()
 	defer l.one.Unlock()
-	g, now := l.ground(), l.a.clock.Now()
+	g, now := l.ground(), l.a.part.Clock.Now()
 	keep, gone := g.Keep()
 	if g.Datapath == nil {
 		keep, gone = g.Leases, nil // no plan yet: nothing is known
@@ -298,16 +298,16 @@ const leaseRetry = 10 * time.Second
 // watch ends each lease in time.
 func (l *leases) watch(ctx context.Context) {
 	for {
-		wait, now := time.Hour, l.a.clock.Now()
+		wait, now := time.Hour, l.a.part.Clock.Now()
 		if err := l.prune(); err != nil {
-			l.a.log.Error("a lease cannot be ended; it is tried again", "err", err)
+			l.a.part.Log.Error("a lease cannot be ended; it is tried again", "err", err)
 			wait = leaseRetry
 		} else {
 			for _, o := range l.ground().Leases {
 				wait = min(wait, max(o.Until.Sub(now), time.Millisecond))
 			}
 		}
-		rings, stop := alarm(ctx, l.a.clock, wait)
+		rings, stop := base.Alarm(ctx, l.a.part.Clock, wait)
 		select {
 		case <-ctx.Done():
 			stop()

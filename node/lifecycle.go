@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 // How long the data path may take to close or open a vport before the instance
@@ -63,14 +64,14 @@ func (in *instance) live(ctx context.Context) {
 		}
 		in.process(nil)
 		if err := in.clear(ctx, p); err != nil {
-			in.a.log.Warn("cannot clear away what ended", "instance", in.id, "err", err)
+			in.a.part.Log.Warn("cannot clear away what ended", "instance", in.id, "err", err)
 		}
 		in.a.notifier.shut(in.id) // the next process may have another namespace
 		p = nil
 	}
 	in.discard(in.takeCreation())
-	if in.a.ctx.Err() == nil {
-		in.teardown(in.a.ctx)
+	if in.a.part.Context().Err() == nil {
+		in.teardown(in.a.part.Context())
 	}
 }
 
@@ -165,8 +166,8 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 		in.a.apply.kick(false) // links it, closed
 	}
 	in.setStarted(true)
-	in.a.event(plan, false, "Started", "function %s was started", plan.Function) // without a number: repeats are counted
-	in.a.log.Debug("instance started", "instance", in.id, "pid", p.Pid())
+	in.a.part.TellInstance(plan, false, "Started", "function %s was started", plan.Function) // without a number: repeats are counted
+	in.a.part.Log.Debug("instance started", "instance", in.id, "pid", p.Pid())
 	return p
 }
 
@@ -202,9 +203,9 @@ func (in *instance) rest(ctx context.Context, good time.Duration, why cause) {
 	if in.current().Draining {
 		return
 	}
-	d := in.backoff.after(good)
+	d := in.backoff.After(good)
 	in.setTrying(onpath.InstanceFailed, why, d) // why was told in an event
-	_ = in.a.clock.Sleep(ctx, d)
+	_ = in.a.part.Clock.Sleep(ctx, d)
 }
 
 // restAfter tells of a failure, and is the wait that follows it. What cannot be started must
@@ -213,7 +214,7 @@ func (in *instance) restAfter(ctx context.Context, plan onpath.InstancePlan, why
 	if in.rec.Asleep {
 		in.close(ctx, onpath.InstanceFailed, why)
 	}
-	in.a.event(plan, true, why.reason, "%s", why.words)
+	in.a.part.TellInstance(plan, true, why.reason, "%s", why.words)
 	in.rest(ctx, 0, why)
 }
 
@@ -250,7 +251,7 @@ func (in *instance) openUp(ctx context.Context) {
 	in.set(onpath.InstanceReady, cause{})
 	in.rec.Ready, in.rec.Asleep = true, false
 	in.persist()
-	in.a.event(in.current(), false, "Ready", "takes traffic")
+	in.a.part.TellInstance(in.current(), false, "Ready", "takes traffic")
 }
 
 // turn opens or closes the vports; it returns when that is in force.
@@ -280,7 +281,7 @@ func (in *instance) syncApply(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, applyPatience)
 	defer cancel()
 	if err := in.a.apply.sync(ctx); err != nil && !errors.Is(err, context.Canceled) {
-		in.a.log.Error("the data path does not take the instance's new state", "instance", in.id, "err", err)
+		in.a.part.Log.Error("the data path does not take the instance's new state", "instance", in.id, "err", err)
 	}
 }
 
@@ -337,19 +338,19 @@ func (in *instance) teardown(ctx context.Context) {
 	if in.a.apply.awaitOut(ctx, in.rec.Vports) != nil {
 		return
 	}
-	var b backoff
+	var b base.Backoff
 	for {
 		err := in.remove(ctx)
 		if err == nil {
 			break
 		}
 		in.set(onpath.InstanceFailed, cause{"RemoveFailed", "cannot be removed yet: " + err.Error()})
-		in.a.log.Error("cannot remove instance", "instance", in.id, "err", err)
-		if in.a.clock.Sleep(ctx, b.after(0)) != nil {
+		in.a.part.Log.Error("cannot remove instance", "instance", in.id, "err", err)
+		if in.a.part.Clock.Sleep(ctx, b.After(0)) != nil {
 			return
 		}
 	}
-	in.a.event(in.current(), false, "Stopped", "nothing of it is left on this node")
+	in.a.part.TellInstance(in.current(), false, "Stopped", "nothing of it is left on this node")
 	in.a.forget(in)
 }
 
@@ -381,7 +382,7 @@ func (in *instance) remove(ctx context.Context) error {
 	if err := in.a.wirer.unwire(in.id, in.rec.Vports); err != nil {
 		return err
 	}
-	return in.a.state.removeRecord(in.id)
+	return removeRecord(in.a.part.Dir, in.id)
 }
 
 // stoppedFor is how long an instance that is gone stays in reports, so that one
@@ -400,12 +401,12 @@ func (a *Agent) forget(in *instance) {
 		a.begin(in.id, *in.successor)
 		return
 	}
-	now := a.clock.Now()
+	now := a.part.Clock.Now()
 	if isLease(&in.plan) { // no server asked for it
 		return
 	}
 	a.stopped = append(a.stopped, stoppedReport{until: now.Add(stoppedFor), report: onpath.InstanceReport{
 		Name: in.plan.Name, Tenant: in.plan.Tenant, State: onpath.InstanceStopped, Restarts: in.restarts, Since: now,
 	}})
-	kick(a.report)
+	base.Kick(a.part.ReportDue)
 }

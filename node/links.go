@@ -9,6 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath/node/base"
 )
 
 // watchLinks follows the devices of the agent's namespace. A device of an
@@ -16,16 +18,16 @@ import (
 func (m *machine) watchLinks(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := m.followLinks(ctx); err != nil && ctx.Err() == nil {
-			m.log.Warn("cannot follow the network devices; trying again", "err", err)
-			_ = m.clock.Sleep(ctx, time.Second)
+			m.part.Log.Warn("cannot follow the network devices; trying again", "err", err)
+			_ = m.part.Clock.Sleep(ctx, time.Second)
 		}
 	}
 }
 
 func (m *machine) followLinks(ctx context.Context) error {
 	ns := netns.None()
-	if m.opt.NetNS != "" {
-		f, err := netns.GetFromPath(m.opt.NetNS)
+	if m.part.NetNS != "" {
+		f, err := netns.GetFromPath(m.part.NetNS)
 		if err != nil {
 			return err
 		}
@@ -61,7 +63,7 @@ func (m *machine) followLinks(ctx context.Context) error {
 		for range addrs {
 		}
 	}()
-	kick(m.inspect) // what changed since the last look nobody has told
+	base.Kick(m.inspect) // what changed since the last look nobody has told
 	for {
 		select {
 		case <-ctx.Done():
@@ -73,7 +75,7 @@ func (m *machine) followLinks(ctx context.Context) error {
 				return errors.New("the kernel's notifications of addresses ended")
 			}
 			if u.Scope == unix.RT_SCOPE_UNIVERSE {
-				kick(m.inspect)
+				base.Kick(m.inspect)
 			}
 		case u, ok := <-updates:
 			if !ok {
@@ -86,7 +88,7 @@ func (m *machine) followLinks(ctx context.Context) error {
 
 func (m *machine) linkChanged(u netlink.LinkUpdate) {
 	if !strings.HasPrefix(u.Attrs().Alias, aliasPrefix) {
-		kick(m.inspect)
+		base.Kick(m.inspect)
 		return
 	}
 	if u.Header.Type == unix.RTM_DELLINK {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 // judged tries one liveness: a peer that answers or not, rounds that are late or not.
@@ -139,11 +140,13 @@ func TestLivenessOpened(t *testing.T) {
 		p.Datapath.Vports = []onpath.Vport{{ID: 5, Kind: onpath.VportRemote, Peer: "n2", State: s}}
 		return &p
 	}
-	r.opened(plan(onpath.VportUp), plan(onpath.VportUp))
+	r.follow(plan(onpath.VportUp))
+	r.follow(plan(onpath.VportUp))
 	if j.takes(5) {
 		t.Error("a plan that says nothing new outdid the peer's answer")
 	}
-	r.opened(plan(onpath.VportClosed), plan(onpath.VportUp))
+	r.follow(plan(onpath.VportClosed))
+	r.follow(plan(onpath.VportUp))
 	if !j.takes(5) {
 		t.Error("not used although the plan opened it")
 	}
@@ -167,7 +170,7 @@ func TestConfigOfLostPeer(t *testing.T) {
 		{ID: 5, Kind: onpath.VportRemote, Peer: "n2", State: onpath.VportUp}, {ID: 6, Kind: onpath.VportRemote, Peer: "n3", State: onpath.VportUp},
 	}
 	plan.Datapath.Groups = []onpath.Group{{Members: []onpath.Member{{Vport: 5}, {Vport: 6}}}}
-	a := &Agent{shared: &shared{}, machine: &machine{}, detector: newDetector(nil, nil), leases: &leases{}}
+	a := &Agent{part: &base.Part{}, machine: &machine{}, detector: newDetector(nil, nil), leases: &leases{}}
 	a.detector.peers[peers[0].Address] = &liveness{ever: true, lost: true}
 	a.detector.peers[peers[1].Address] = &liveness{ever: true, states: map[onpath.VportID]onpath.VportState{6: onpath.VportClosed}}
 	c, _ := a.config(plan)

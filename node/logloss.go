@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 // leftOutEvery is the time between two looks at whether all that an instance prints
@@ -37,14 +38,14 @@ func (in *instance) watchLog(ctx context.Context, p onpath.Process) (stop func()
 func (in *instance) tellLeftOut(ctx context.Context, t onpath.Talkative) {
 	known, _ := t.LeftOut() // of an adopted one: told by the agent before, or over
 	var last time.Time
-	for in.a.clock.Sleep(ctx, leftOutEvery) == nil {
-		now := in.a.clock.Now()
+	for in.a.part.Clock.Sleep(ctx, leftOutEvery) == nil {
+		now := in.a.part.Clock.Now()
 		sum, why := t.LeftOut()
 		switch {
 		case sum > known:
 			known, last = sum, now
 			if words := "part of its log is left out: " + why; in.setLeftOut(words) {
-				in.a.event(in.current(), true, "LogLeftOut", "%s", words)
+				in.a.part.TellInstance(in.current(), true, "LogLeftOut", "%s", words)
 			}
 		case now.Sub(last) >= leftOutOver:
 			in.setLeftOut("")
@@ -60,6 +61,6 @@ func (in *instance) setLeftOut(words string) bool {
 		return false
 	}
 	in.leftOut = words
-	kick(in.a.report)
+	base.Kick(in.a.part.ReportDue)
 	return true
 }

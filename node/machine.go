@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 // The conditions that a node reports. An uplink's are onpath.ConditionUplink and
@@ -25,7 +26,7 @@ const (
 
 // machine looks at the machine again and again.
 type machine struct {
-	*shared
+	part    *base.Part
 	a       *Agent
 	inspect chan struct{} // look again
 	looking sync.Mutex    // serialises look
@@ -34,8 +35,8 @@ type machine struct {
 	seen sighting // last
 }
 
-func newMachine(s *shared, a *Agent) *machine {
-	return &machine{shared: s, a: a, inspect: make(chan struct{}, 1)}
+func newMachine(p *base.Part, a *Agent) *machine {
+	return &machine{part: p, a: a, inspect: make(chan struct{}, 1)}
 }
 
 // current is what was last seen; nobody writes to it.
@@ -70,12 +71,12 @@ const lookEvery = 10 * time.Second
 
 // watch looks at the machine whenever a device changes.
 func (m *machine) watch(ctx context.Context) {
-	m.goDo(func(ctx context.Context) {
-		for m.clock.Sleep(ctx, lookEvery) == nil {
-			kick(m.inspect)
+	m.part.Go(func(ctx context.Context) {
+		for m.part.Clock.Sleep(ctx, lookEvery) == nil {
+			base.Kick(m.inspect)
 		}
 	})
-	m.goDo(m.watchLinks)
+	m.part.Go(m.watchLinks)
 	for {
 		select {
 		case <-ctx.Done():
@@ -93,30 +94,30 @@ func (m *machine) look() {
 	defer m.looking.Unlock()
 	now, err := m.inspectAll(m.a.spec())
 	if err != nil {
-		m.log.Error("cannot inspect the machine", "err", err)
+		m.part.Log.Error("cannot inspect the machine", "err", err)
 		return
 	}
 	old := m.current()
 	if old.capacity != (onpath.Resources{}) {
 		now.capacity.Disk = old.capacity.Disk // what is free now includes what instances took
 	}
-	now.conditions = keepSince(old.conditions, now.conditions, m.clock.Now())
+	now.conditions = keepSince(old.conditions, now.conditions, m.part.Clock.Now())
 	m.mu.Lock()
 	m.seen = now
 	m.mu.Unlock()
 	if now.firewallErr != "" && now.firewallErr != old.firewallErr {
-		m.log.Warn("cannot read the host's firewall; uplinks are attached in spite of it", "err", now.firewallErr)
+		m.part.Log.Warn("cannot read the host's firewall; uplinks are attached in spite of it", "err", now.firewallErr)
 	}
 	if now.reports(old) {
-		kick(m.report)
+		base.Kick(m.part.ReportDue)
 		m.tellConditions(old.conditions, now.conditions)
 	}
 	devices := now.devices.changed(old.devices)
 	if len(devices) > 0 {
-		m.log.Info("devices are others than before; the data path is attached again", "devices", devices)
+		m.part.Log.Info("devices are others than before; the data path is attached again", "devices", devices)
 	}
 	switch {
-	case hashOf(old.refused) != hashOf(now.refused) || hashOf(old.renamed) != hashOf(now.renamed) || len(devices) > 0:
+	case base.Hash(old.refused) != base.Hash(now.refused) || base.Hash(old.renamed) != base.Hash(now.renamed) || len(devices) > 0:
 		m.a.apply.kick(true)
 	case !slices.Equal(old.addresses, now.addresses), !slices.Equal(old.resolvers, now.resolvers),
 		old.askFrom != now.askFrom: // exemptions name them
@@ -126,7 +127,7 @@ func (m *machine) look() {
 
 // reports tells whether a report would say another thing than before.
 func (s sighting) reports(old sighting) bool {
-	return hashOf(old.conditions) != hashOf(s.conditions) || old.underlayMTU != s.underlayMTU || old.underlayDevice != s.underlayDevice ||
+	return base.Hash(old.conditions) != base.Hash(s.conditions) || old.underlayMTU != s.underlayMTU || old.underlayDevice != s.underlayDevice ||
 		!slices.Equal(old.addresses, s.addresses) || old.capacity != s.capacity
 }
 
@@ -136,14 +137,14 @@ func (m *machine) tellConditions(old, now []onpath.Condition) {
 	for _, c := range old {
 		before[c.Type] = c
 	}
-	about := m.about()
+	about := m.part.About()
 	for _, c := range now {
 		was, known := before[c.Type]
 		switch {
 		case c.Status == onpath.False && (was.Status != onpath.False || was.Reason != c.Reason):
-			m.tell(onpath.NodeEvent{About: about, Reason: c.Reason, Message: c.Message, Warning: true})
+			m.part.Tell(onpath.NodeEvent{About: about, Reason: c.Reason, Message: c.Message, Warning: true})
 		case known && c.Status == onpath.True && was.Status == onpath.False:
-			m.tell(onpath.NodeEvent{About: about, Reason: "Recovered", Message: c.Type + " is as it should be again"})
+			m.part.Tell(onpath.NodeEvent{About: about, Reason: "Recovered", Message: c.Type + " is as it should be again"})
 		}
 	}
 }
@@ -166,7 +167,7 @@ func (a *Agent) spec() onpath.NodeSpec {
 }
 
 func (m *machine) inspectAll(spec onpath.NodeSpec) (sighting, error) {
-	h, err := handle(m.opt.NetNS)
+	h, err := handle(m.part.NetNS)
 	if err != nil {
 		return sighting{}, err
 	}
@@ -180,11 +181,11 @@ func (m *machine) inspectAll(spec onpath.NodeSpec) (sighting, error) {
 		rate = m.speed(under.Attrs().Name)
 	}
 	now.devices = watchedOf(h, spec, under)
-	now.resolvers, now.askFrom = resolversOf(resolverFiles), askFrom(m.opt.NetNS)
+	now.resolvers, now.askFrom = resolversOf(resolverFiles), askFrom(m.part.NetNS)
 	if now.addresses, err = addressesOf(h); err != nil {
 		return sighting{}, err
 	}
-	fw, err := inspectFirewall(m.opt.NetNS)
+	fw, err := inspectFirewall(m.part.NetNS)
 	if err != nil {
 		now.firewallErr = err.Error()
 	}
@@ -329,11 +330,11 @@ func (m *machine) capacityOf(network onpath.Rate) onpath.Resources {
 		r.Memory = onpath.Size(uint64(si.Totalram) * uint64(si.Unit))
 	}
 	var fs unix.Statfs_t
-	if unix.Statfs(m.opt.StateDir, &fs) == nil {
+	if unix.Statfs(string(m.part.Dir), &fs) == nil {
 		const gi = 1 << 30
 		r.Disk = onpath.Size(fs.Bavail*uint64(fs.Bsize)) / gi * gi
 	}
-	c := m.opt.Spec.Capacity
+	c := m.a.opt.Spec.Capacity
 	if c.CPU != 0 {
 		r.CPU = c.CPU
 	}

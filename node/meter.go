@@ -84,7 +84,7 @@ func (m *meters) save(synced bool) error {
 }
 
 func (a *Agent) meterLoop(ctx context.Context) {
-	for a.clock.Sleep(ctx, meterEvery) == nil {
+	for a.part.Clock.Sleep(ctx, meterEvery) == nil {
 		a.readMeters(ctx, nil)
 	}
 }
@@ -133,7 +133,7 @@ func (a *Agent) readMeters(ctx context.Context, only *instance) {
 		x.Gone = x.Gone || known && !there[uid]
 	}
 	if err := m.save(false); err != nil {
-		a.log.Warn("what instances have used cannot be kept; it is tried on", "err", err)
+		a.part.Log.Warn("what instances have used cannot be kept; it is tried on", "err", err)
 	}
 }
 
@@ -141,7 +141,7 @@ func (a *Agent) readMeter(ctx context.Context, x metered, c *onpath.Counters) {
 	m := a.meters.all[x.plan.UID]
 	if m == nil {
 		m = &meter{Meter: onpath.Meter{UID: x.plan.UID, Tenant: x.plan.Tenant, Instance: x.plan.Name, Deployment: x.plan.Deployment,
-			Began: a.clock.Now().UTC().Round(0)}}
+			Began: a.part.Clock.Now().UTC().Round(0)}}
 		a.meters.all[m.UID] = m
 	}
 	m.Reservation, m.Gone = x.plan.Reservation, false

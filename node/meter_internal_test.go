@@ -9,6 +9,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/wholefile"
+	"github.com/onpath/onpath/node/base"
 )
 
 // TestMetersSaved: a node that cannot keep that a meter is billed does not say that it has
@@ -22,7 +23,7 @@ func TestMetersSaved(t *testing.T) {
 	if err := wholefile.WriteLightly(file, []byte(`{"u1":{"uid":"u1","cpu":7,"gone":true}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := &Agent{shared: &shared{log: slog.New(slog.DiscardHandler)}}
+	a := &Agent{part: &base.Part{Log: slog.New(slog.DiscardHandler)}}
 	a.meters.file = file
 	if err := a.meters.load(); err != nil {
 		t.Fatal(err)

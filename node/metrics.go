@@ -88,7 +88,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	defer cancel()
 	counters, err := c.a.counters(ctx)
 	if err != nil {
-		c.a.log.Warn("cannot read the data path's counters", "err", err)
+		c.a.part.Log.Warn("cannot read the data path's counters", "err", err)
 		return
 	}
 	ch <- prometheus.MustNewConstMetric(descFlows, prometheus.GaugeValue, float64(counters.Flows))

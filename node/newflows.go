@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 // Events about tenants that begin too many flows.
@@ -22,17 +23,17 @@ const (
 )
 
 // watchNewFlows tells of tenants that begin more flows than they may.
-func (s *shared) watchNewFlows(ctx context.Context) {
+func watchNewFlows(ctx context.Context, p *base.Part) {
 	tenants := map[string]*refusals{}
-	for s.clock.Sleep(ctx, refusedEvery) == nil {
-		counts, err := s.refused(ctx)
+	for p.Clock.Sleep(ctx, refusedEvery) == nil {
+		counts, err := refusedPackets(ctx, p.Datapath)
 		if err != nil {
 			if ctx.Err() == nil {
-				s.log.Debug("cannot read what tenants were refused", "err", err)
+				p.Log.Debug("cannot read what tenants were refused", "err", err)
 			}
 			continue
 		}
-		now := s.clock.Now()
+		now := p.Clock.Now()
 		for name, n := range counts {
 			r := tenants[name]
 			if r == nil {
@@ -41,18 +42,18 @@ func (s *shared) watchNewFlows(ctx context.Context) {
 			}
 			if e, ok := r.note(n, now); ok {
 				e.About = onpath.Key{Kind: onpath.KindTenant, Name: name}.String()
-				s.tell(e)
+				p.Tell(e)
 			}
 		}
 	}
 }
 
-// refused reads how many packets tenants were refused.
-func (s *shared) refused(ctx context.Context) (map[string]uint64, error) {
-	if r, ok := s.opt.Datapath.(onpath.RefusalReader); ok {
+// refusedPackets reads how many packets tenants were refused.
+func refusedPackets(ctx context.Context, d onpath.Datapath) (map[string]uint64, error) {
+	if r, ok := d.(onpath.RefusalReader); ok {
 		return r.Refused(ctx)
 	}
-	c, err := s.opt.Datapath.Counters(ctx)
+	c, err := d.Counters(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -122,12 +122,12 @@ func (n *notifier) open(id, netns string, plan onpath.InstancePlan) error {
 // the same.
 func (in *instance) openNotify() {
 	plan := in.current()
-	netns := in.a.state.netns(in.id)
+	netns := in.a.part.Dir.NetNS(in.id)
 	if plan.Spec.Inline() || isLease(&plan) || !netnsrun.Is(netns) {
 		return // a publisher need not be a tenant, whom notifications are for
 	}
 	if err := in.a.notifier.open(in.id, netns, plan); err != nil {
-		in.a.log.Warn("an instance cannot send notifications", "instance", in.id, "err", err)
+		in.a.part.Log.Warn("an instance cannot send notifications", "instance", in.id, "err", err)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 // OffOptions is what Off needs. No agent may run with the same StateDir.
@@ -40,7 +41,7 @@ type OffPart struct {
 // Owner is the name of the node whose agent keeps its state in the folder, as its
 // plan says; "" if it never got one.
 func Owner(stateDir string) (string, error) {
-	saved, err := state{stateDir}.loadPlan()
+	saved, err := loadPlan(base.Dir(stateDir))
 	if err != nil || saved == nil {
 		return "", err
 	}
@@ -59,20 +60,20 @@ func Off(ctx context.Context, o OffOptions) (removed []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the state folder: %w", err)
 	}
-	st := state{dir}
+	st := base.Dir(dir)
 	if _, err := os.Stat(dir); err == nil {
-		unlock, err := st.lock()
+		unlock, err := st.Lock()
 		if err != nil {
 			return nil, err
 		}
 		defer unlock()
 	}
 	var wire []string
-	if saved, err := st.loadPlan(); err == nil && saved != nil {
+	if saved, err := loadPlan(st); err == nil && saved != nil {
 		o.Name = cmp.Or(o.Name, saved.Node)
 		wire = wireOf(o.NetNS, cmp.Or(saved.InForce, saved.Wanted))
 	}
-	off := off{o: o, state: st, wirer: wirer{node: o.Name, netns: o.NetNS, state: st, log: o.Log}}
+	off := off{o: o, dir: st, wirer: wirer{node: o.Name, netns: o.NetNS, dir: st, log: o.Log}}
 	for _, p := range o.Parts {
 		off.step(p.Found, p.What, func() error { return p.Remove(ctx) })
 	}
@@ -111,7 +112,7 @@ func wireOf(netNS string, p *onpath.NodePlan) (devices []string) {
 
 type off struct {
 	o       OffOptions
-	state   state
+	dir     base.Dir
 	wirer   wirer
 	removed []string
 	errs    []error
@@ -132,7 +133,7 @@ func (f *off) step(found bool, what string, fn func() error) {
 // guard removes what closes uplinks.
 func (f *off) guard() {
 	found, err := removeGuard(f.o.NetNS)
-	if _, held := os.Stat(f.state.heldFile()); held != nil && !found {
+	if _, held := os.Stat(heldFile(f.dir)); held != nil && !found {
 		return // a kernel without nftables needs none
 	}
 	f.step(found, "the guard of its uplinks (table inet "+guardTable+")", func() error { return err })
@@ -140,7 +141,7 @@ func (f *off) guard() {
 
 // wires removes devices and namespaces, found by record, by alias and by name.
 func (f *off) wires() {
-	records, err := f.state.records()
+	records, err := loadRecords(f.dir)
 	if err != nil {
 		f.errs = append(f.errs, err)
 	}
@@ -153,7 +154,7 @@ func (f *off) wires() {
 			f.step(true, "device "+name, func() error { return f.wirer.deleteDevice(name) })
 		}
 	}
-	names, err := os.ReadDir(f.state.netnsDir())
+	names, err := os.ReadDir(f.dir.Namespaces())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		f.errs = append(f.errs, err)
 	}
@@ -176,18 +177,18 @@ func (f *off) folder() {
 	if len(f.errs) > 0 {
 		return // the records are needed to try again
 	}
-	if _, err := os.Stat(f.state.dir); err != nil {
+	if _, err := os.Stat(string(f.dir)); err != nil {
 		return
 	}
-	f.step(true, "the state in "+f.state.dir, func() error {
-		errs := []error{f.state.endAll()} // while it is known what they stopped
-		kept := []string{f.state.planFile(), f.state.meterFile(), f.state.lostFile(), f.state.heldFile(),
-			f.state.recordDir(), f.state.netnsDir(),
-			f.state.faultDir(), f.state.identityDir(), f.state.notifyDir(), filepath.Join(f.state.dir, "lock")}
+	f.step(true, "the state in "+string(f.dir), func() error {
+		errs := []error{endAllFaults(f.dir)} // while it is known what they stopped
+		kept := []string{planFile(f.dir), meterFile(f.dir), lostFile(f.dir), heldFile(f.dir),
+			f.dir.Records(), f.dir.Namespaces(),
+			f.dir.Faults(), f.dir.Identity(), notifyDir(f.dir), f.dir.File("lock")}
 		for _, p := range kept {
 			errs = append(errs, os.RemoveAll(p))
 		}
-		if err := os.Remove(f.state.dir); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(string(f.dir)); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 		return errors.Join(errs...)

@@ -101,7 +101,7 @@ func (w *supervision) startProbes(ctx context.Context) {
 			case eager = <-eagerly:
 			default:
 			}
-			begin := in.a.clock.Now()
+			begin := in.a.part.Clock.Now()
 			err := in.probe(ctx, h, &clock)
 			select {
 			case results <- err:
@@ -110,8 +110,8 @@ func (w *supervision) startProbes(ctx context.Context) {
 			}
 			// From beginning to beginning: a probe that waits in vain must not
 			// make the next one later.
-			left := h.wait(eager) - in.a.clock.Now().Sub(begin)
-			if in.a.clock.Sleep(ctx, max(left, h.pause(eager))) != nil {
+			left := h.wait(eager) - in.a.part.Clock.Now().Sub(begin)
+			if in.a.part.Clock.Sleep(ctx, max(left, h.pause(eager))) != nil {
 				return
 			}
 		}
@@ -149,7 +149,7 @@ func (in *instance) probeTCP(ctx context.Context, p uint16) error {
 		targets = append(targets, a.Addr())
 	}
 	var last error
-	err := netnsrun.Do(in.a.state.netns(in.id), func() error {
+	err := netnsrun.Do(in.a.part.Dir.NetNS(in.id), func() error {
 		var d net.Dialer
 		for _, a := range targets {
 			c, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(a, p).String())
@@ -212,7 +212,7 @@ func (w *supervision) notAsked(ctx context.Context, err error) {
 		return
 	}
 	if !w.ready {
-		w.badSince = in.a.clock.Now()
+		w.badSince = in.a.part.Clock.Now()
 	}
 	w.unasked++
 	if w.unasked != w.health.Failures { // once, and not of a short hitch
@@ -227,7 +227,7 @@ func (w *supervision) notAsked(ctx context.Context, err error) {
 	default:
 		in.set(onpath.InstanceStarting, why)
 	}
-	in.a.event(w.plan, true, why.reason, "%s", why.words)
+	in.a.part.TellInstance(w.plan, true, why.reason, "%s", why.words)
 }
 
 // askedAgain takes back what notAsked said.

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 var descNotKept = prometheus.NewDesc("onpath_vport_not_kept_packets_total",
@@ -103,7 +104,7 @@ func (p *punts) set(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change()
-	kick(p.changed)
+	base.Kick(p.changed)
 }
 
 // lose counts a packet that the instance at a vport will not get.

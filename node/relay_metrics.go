@@ -26,7 +26,7 @@ func (c collector) collectRelays(ch chan<- prometheus.Metric) {
 	for name, p := range processesOf[onpath.Relaying](c.a) {
 		r, err := p.Relayed(ctx)
 		if err != nil {
-			c.a.log.Warn("cannot read what a relay counts", "instance", name, "err", err)
+			c.a.part.Log.Warn("cannot read what a relay counts", "instance", name, "err", err)
 			continue
 		}
 		ch <- prometheus.MustNewConstMetric(descRelayed, prometheus.GaugeValue, float64(r.Connections), name)

@@ -9,27 +9,28 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 // reportLoop reports every change at once, and as a sign of life every
 // onpath.ReportEvery.
 func (a *Agent) reportLoop(ctx context.Context) {
 	tick := make(chan struct{}, 1)
-	a.goDo(func(ctx context.Context) {
-		for a.clock.Sleep(ctx, onpath.ReportEvery) == nil {
-			kick(tick)
+	a.part.Go(func(ctx context.Context) {
+		for a.part.Clock.Sleep(ctx, onpath.ReportEvery) == nil {
+			base.Kick(tick)
 		}
 	})
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.report:
+		case <-a.part.ReportDue:
 		case <-tick:
-			kick(a.count)
+			base.Kick(a.count)
 		}
-		if s := a.events.current(); s != nil {
-			s.Report(a.Report())
+		if s := a.session.Load(); s != nil {
+			(*s).Report(a.Report())
 		}
 	}
 }
@@ -45,7 +46,7 @@ func (a *Agent) Report() onpath.NodeReport {
 		Capacity: m.capacity, UnderlayMTU: m.underlayMTU, UnderlayDevice: m.underlayDevice, NoHostImage: !a.opt.HostImage,
 		Blocks: a.opt.Blocks, Knows: onpath.Abilities(),
 		Addresses: m.addresses, Conditions: slices.Clone(m.conditions), Paths: a.countedPaths(),
-		Unreachable: unreachable(a.plan, a.echo), Distances: a.measuring.distances(),
+		Unreachable: a.echo.unreachable(), Distances: a.measuring.distances(),
 		Leases: leases,
 	}
 	named := map[string]bool{}
@@ -60,7 +61,7 @@ func (a *Agent) Report() onpath.NodeReport {
 		named[name] = true
 		r.Instances = append(r.Instances, in.report(inForce))
 	}
-	now := a.clock.Now()
+	now := a.part.Clock.Now()
 	a.stopped = slices.DeleteFunc(a.stopped, func(s stoppedReport) bool { return !now.Before(s.until) })
 	for _, s := range a.stopped {
 		if !named[s.report.Tenant+"/"+s.report.Name] {

@@ -3,15 +3,14 @@ package node
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/node/base"
 )
 
 // restore gives what an earlier agent left: the record, and the process if it runs.
@@ -19,9 +18,9 @@ import (
 // while its runtime does not answer: no agent, no change. Only a start of the
 // machine ends all, whatever the record says.
 func (in *instance) restore() onpath.Process {
-	all, err := in.a.state.records()
+	all, err := loadRecords(in.a.part.Dir)
 	if err != nil {
-		in.a.log.Error("cannot read records", "err", err)
+		in.a.part.Log.Error("cannot read records", "err", err)
 	}
 	old, known := all[in.id]
 	plan := in.current()
@@ -78,18 +77,9 @@ func (in *instance) takeAdopted() onpath.Process {
 // instance's namespace is there, which no start of the machine outlives.
 func (in *instance) restarted(r record) bool {
 	if r.Boot == "" || in.rec.Boot == "" {
-		return wiringOf(in.id, in.current()).Attach != attachInline && !netnsrun.Is(in.a.state.netns(in.id))
+		return wiringOf(in.id, in.current()).Attach != attachInline && !netnsrun.Is(in.a.part.Dir.NetNS(in.id))
 	}
 	return r.Boot != in.rec.Boot
-}
-
-// bootID is another one after each start of the machine; "" if the kernel has none.
-func bootID() string {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(id))
 }
 
 // keepWired wires the instance, again and again until it works, or until what served
@@ -101,7 +91,7 @@ func (in *instance) keepWired(ctx context.Context, p onpath.Process) {
 
 // wireAgain is keepWired, with what is to be done after each attempt.
 func (in *instance) wireAgain(ctx context.Context, p onpath.Process, tried func()) {
-	var b backoff
+	var b base.Backoff
 	for first := true; ; first = false {
 		err := in.wire(ctx, p)
 		tried()
@@ -110,9 +100,9 @@ func (in *instance) wireAgain(ctx context.Context, p onpath.Process, tried func(
 		}
 		in.set(onpath.InstanceFailed, becauseOf("WiringFailed", err))
 		if first {
-			in.a.event(in.current(), true, "WiringFailed", "%v", err)
+			in.a.part.TellInstance(in.current(), true, "WiringFailed", "%v", err)
 		}
-		if in.a.clock.Sleep(ctx, b.after(0)) != nil {
+		if in.a.part.Clock.Sleep(ctx, b.After(0)) != nil {
 			return
 		}
 	}
@@ -142,13 +132,13 @@ func (w *supervision) rewire(ctx context.Context) {
 	in.a.mu.Unlock()
 	err := in.wire(ctx, w.p)
 	if err == nil || ctx.Err() != nil {
-		w.rewait = backoff{}
+		w.rewait = base.Backoff{}
 		return
 	}
 	if err.Error() != before {
-		in.a.event(w.plan, true, "WiringFailed", "%v", err)
+		in.a.part.TellInstance(w.plan, true, "WiringFailed", "%v", err)
 	}
-	w.rewiring, w.endWait = alarm(ctx, in.a.clock, w.rewait.after(0))
+	w.rewiring, w.endWait = base.Alarm(ctx, in.a.part.Clock, w.rewait.After(0))
 }
 
 // wire makes namespace, devices, addresses and routes what the plan says.
@@ -169,7 +159,7 @@ func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 	}
 	done := ""
 	if err == nil {
-		done = hashOf(w)
+		done = base.Hash(w)
 	}
 	rewired := made.device || made.namespace || in.rec.Wiring != done
 	if rewired {
@@ -193,7 +183,7 @@ func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 		in.a.apply.kick(made.device)
 	}
 	if !told {
-		kick(in.a.report)
+		base.Kick(in.a.part.ReportDue)
 	}
 	return err
 }
@@ -205,9 +195,9 @@ func (in *instance) inWrongNamespace(p onpath.Process) bool {
 		return false
 	}
 	if a, ok := p.(onpath.Attached); ok {
-		return !a.AttachedTo(in.a.state.netns(in.id)) && !ended(p)
+		return !a.AttachedTo(in.a.part.Dir.NetNS(in.id)) && !ended(p)
 	}
-	same, err := sameFile(unix.AT_FDCWD, fmt.Sprintf("/proc/%d/ns/net", p.Pid()), unix.AT_FDCWD, in.a.state.netns(in.id))
+	same, err := sameFile(unix.AT_FDCWD, fmt.Sprintf("/proc/%d/ns/net", p.Pid()), unix.AT_FDCWD, in.a.part.Dir.NetNS(in.id))
 	return err == nil && !same && !ended(p)
 }
 
@@ -221,7 +211,7 @@ func (in *instance) namespaceReplacedFor(p onpath.Process) {
 	in.a.mu.Lock()
 	in.open, in.asleep = false, false
 	if in.state == onpath.InstanceReady {
-		in.state, in.why, in.since = onpath.InstanceStarting, namespaceReplaced, in.a.clock.Now()
+		in.state, in.why, in.since = onpath.InstanceStarting, namespaceReplaced, in.a.part.Clock.Now()
 	}
 	in.a.mu.Unlock()
 	in.a.apply.kick(false)

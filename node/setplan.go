@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 // refusal is a plan of the server's that could not be taken. The server does not
@@ -20,12 +21,12 @@ func (a *Agent) Plan(ctx context.Context, p *onpath.NodePlan) {
 	if err == nil || ctx.Err() != nil {
 		return
 	}
-	a.log.Error("the server's plan is not taken", "err", err)
+	a.part.Log.Error("the server's plan is not taken", "err", err)
 	a.mu.Lock()
 	a.refusal = &refusal{plan: p, err: err}
 	a.mu.Unlock()
-	kick(a.report)
-	kick(a.retry)
+	base.Kick(a.part.ReportDue)
+	base.Kick(a.retry)
 }
 
 // retryPlan tries plans that were refused again.
@@ -36,9 +37,9 @@ func (a *Agent) retryPlan(ctx context.Context) {
 			return
 		case <-a.retry:
 		}
-		var b backoff
+		var b base.Backoff
 		for r := a.refusedPlan(); r != nil; r = a.refusedPlan() {
-			if a.clock.Sleep(ctx, b.after(0)) != nil {
+			if a.part.Clock.Sleep(ctx, b.After(0)) != nil {
 				return
 			}
 			err := a.setPlan(ctx, r.plan, r)
@@ -47,11 +48,11 @@ func (a *Agent) retryPlan(ctx context.Context) {
 			}
 			a.mu.Lock()
 			if a.refusal == r && err.Error() != r.err.Error() {
-				a.log.Error("the server's plan is still not taken", "err", err)
+				a.part.Log.Error("the server's plan is still not taken", "err", err)
 				a.refusal = &refusal{plan: r.plan, err: err}
 			}
 			a.mu.Unlock()
-			kick(a.report)
+			base.Kick(a.part.ReportDue)
 		}
 	}
 }
@@ -94,7 +95,7 @@ func (a *Agent) setPlan(ctx context.Context, p *onpath.NodePlan, again *refusal)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if a.ctx.Err() != nil {
+	if a.part.Context().Err() != nil {
 		return onpath.Errorf(onpath.CodeUnavailable, "the agent of node %s is ending", a.opt.Name)
 	}
 	a.planned.Lock()
@@ -105,29 +106,30 @@ func (a *Agent) setPlan(ctx context.Context, p *onpath.NodePlan, again *refusal)
 		a.mu.Unlock()
 		return nil // a newer plan has come
 	}
-	same := a.plan != nil && hashOf(a.plan) == hashOf(p)
-	inForce, former := a.inForce, a.plan
+	same := a.plan != nil && base.Hash(a.plan) == base.Hash(p)
+	inForce := a.inForce
 	if a.plan != nil && p.Generation < a.plan.Generation {
-		a.log.Warn("the server's plan is older than the one here", "here", a.plan.Generation, "got", p.Generation)
+		a.part.Log.Warn("the server's plan is older than the one here", "here", a.plan.Generation, "got", p.Generation)
 	}
 	if same {
 		a.refusal = nil
 	}
 	a.mu.Unlock()
 	if same {
-		kick(a.report)
+		base.Kick(a.part.ReportDue)
 		return nil
 	}
-	if err := a.state.savePlan(savedPlan{Node: a.opt.Name, Wanted: p, InForce: inForce}); err != nil {
+	if err := savePlan(a.part.Dir, savedPlan{Node: a.opt.Name, Wanted: p, InForce: inForce}); err != nil {
 		return err
 	}
 	before := a.spec()
-	a.detector.opened(former, p)
+	a.detector.follow(p)
+	a.echo.follow(p)
 	a.mu.Lock()
 	a.plan = p
 	a.planErr, a.refusal = "", nil
 	a.mu.Unlock()
-	if now := a.spec(); len(now.Uplinks) > 0 || hashOf(before) != hashOf(now) {
+	if now := a.spec(); len(now.Uplinks) > 0 || base.Hash(before) != base.Hash(now) {
 		a.machine.look() // uplinks are checked before they are attached
 	}
 	a.mu.Lock()
@@ -138,12 +140,12 @@ func (a *Agent) setPlan(ctx context.Context, p *onpath.NodePlan, again *refusal)
 		soon = append(slices.Clip(soon), onpath.FunctionSpec{Wasm: &onpath.WasmSpec{}})
 	}
 	a.prepareAhead(soon)
-	a.log.Info("new plan", "generation", p.Generation, "instances", len(p.Instances), "vports", len(p.Datapath.Vports))
+	a.part.Log.Info("new plan", "generation", p.Generation, "instances", len(p.Instances), "vports", len(p.Datapath.Vports))
 	a.apply.kick(false)
-	kick(a.leases.changed)
-	kick(a.signal.wanted)
+	base.Kick(a.leases.changed)
+	base.Kick(a.signal.wanted)
 	a.measuring.set(p.Measure, p.Datapath.Underlay.Address)
-	kick(a.report)
+	base.Kick(a.part.ReportDue)
 	return nil
 }
 

@@ -92,8 +92,8 @@ func (s *signaller) run(ctx context.Context) {
 			}
 		}
 		if err := s.signal(ctx); err != nil && ctx.Err() == nil {
-			s.a.log.Error("signalling does not work; it is tried again", "err", err)
-			if s.a.clock.Sleep(ctx, 5*time.Second) != nil {
+			s.a.part.Log.Error("signalling does not work; it is tried again", "err", err)
+			if s.a.part.Clock.Sleep(ctx, 5*time.Second) != nil {
 				return
 			}
 		}
@@ -130,7 +130,7 @@ func (s *signaller) signal(ctx context.Context) (err error) {
 	})
 	s.deciding, s.waiting = deciding{}, nil
 	s.a.punts.hear(ctx, func(p onpath.Punted) { s.offer(received(p)) })
-	s.a.goDo(func(context.Context) {
+	s.a.part.Go(func(context.Context) {
 		sock.Errors(ctx, func(to netip.AddrPort, quoted []byte) {
 			q := bytes.Clone(quoted)
 			s.tell(ctx, func(now time.Time, n *nslp.Node) []nslp.Output {
@@ -138,7 +138,7 @@ func (s *signaller) signal(ctx context.Context) (err error) {
 			})
 		})
 	})
-	s.a.log.Info("takes part in signalling", "port", gist.Port)
+	s.a.part.Log.Info("takes part in signalling", "port", gist.Port)
 	return s.loop(ctx, n, sock)
 }
 
@@ -205,7 +205,7 @@ func (s *signaller) loop(ctx context.Context, n *nslp.Node, sock *signalling.Soc
 			out = out[1:]
 			if o.Send != nil {
 				if err := sock.Send(o.Send.From, o.Send.To, o.Send.Payload); err != nil {
-					s.a.log.Debug("a signalling message cannot be sent", "to", o.Send.To, "err", err)
+					s.a.part.Log.Debug("a signalling message cannot be sent", "to", o.Send.To, "err", err)
 				}
 			} else if o.Ask != nil {
 				out = append(out, s.ask(ctx, n, o.Ask)...)
@@ -238,7 +238,7 @@ func (s *signaller) begin(ctx context.Context, q *nslp.Ask) bool {
 	if !s.deciding.begin(key, known) {
 		return false
 	}
-	s.a.goDo(func(context.Context) {
+	s.a.part.Go(func(context.Context) {
 		e := s.a.leases.decide(ctx, q)
 		s.tell(ctx, func(now time.Time, n *nslp.Node) []nslp.Output {
 			s.deciding.end(key)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 // An instance is said to send what it may not if, of what it sent within spoofedSpan, half
@@ -51,7 +52,7 @@ func (s *sending) note(n sent) (changed bool) {
 
 // noteSent takes up what the vports of an instance have sent.
 func (a *Agent) noteSent(x metered, c *onpath.Counters) {
-	n := sent{at: a.clock.Now()}
+	n := sent{at: a.part.Clock.Now()}
 	for _, id := range x.ids {
 		v := c.Vports[id]
 		n.all, n.spoofed = n.all+v.In.Packets, n.spoofed+v.Dropped[onpath.DropSpoofed]
@@ -64,11 +65,11 @@ func (a *Agent) noteSent(x metered, c *onpath.Counters) {
 	case !changed:
 		return
 	case over:
-		a.event(x.plan, true, onpath.ReasonSpoofed, "%s", spoofs(x.plan.Spec.Packets))
+		a.part.TellInstance(x.plan, true, onpath.ReasonSpoofed, "%s", spoofs(x.plan.Spec.Packets))
 	default:
-		a.event(x.plan, false, "SendsAllowed", "most of what it sends is what its function may send")
+		a.part.TellInstance(x.plan, false, "SendsAllowed", "most of what it sends is what its function may send")
 	}
-	kick(a.report)
+	base.Kick(a.part.ReportDue)
 }
 
 // spoofs says that an instance sends what its function may not, and the remedy.

@@ -12,10 +12,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/wholefile"
+	"github.com/onpath/onpath/node/base"
 )
 
 // savedPlan is StateDir/plan.json: what was asked of the node, and, while that
@@ -50,71 +49,29 @@ type record struct {
 	Restarts int  `json:"restarts,omitempty"`
 }
 
-// state is the agent's folder.
-type state struct{ dir string }
+func planFile(d base.Dir) string  { return d.File("plan.json") }
+func meterFile(d base.Dir) string { return d.File("meters.json") }
 
-func (s state) planFile() string            { return filepath.Join(s.dir, "plan.json") }
-func (s state) meterFile() string           { return filepath.Join(s.dir, "meters.json") }
-func (s state) recordDir() string           { return filepath.Join(s.dir, "instances") }
-func (s state) recordFile(id string) string { return filepath.Join(s.recordDir(), id+".json") }
-func (s state) lastLog(id string) string    { return filepath.Join(s.recordDir(), id+".log") }
-func (s state) netnsDir() string            { return filepath.Join(s.dir, "netns") }
-func (s state) netns(id string) string      { return filepath.Join(s.netnsDir(), id) }
+func recordFile(d base.Dir, id string) string { return filepath.Join(d.Records(), id+".json") }
+func lastLog(d base.Dir, id string) string    { return filepath.Join(d.Records(), id+".log") }
 
 // notifyDir has what functions told and the server has not fetched.
-func (s state) notifyDir() string { return filepath.Join(s.dir, "notifications") }
-
-// identityDir is the certificate with which the node joined.
-func (s state) identityDir() string { return filepath.Join(s.dir, "identity") }
-
-func (s state) init() error {
-	for _, d := range []string{s.dir, s.recordDir(), s.netnsDir()} {
-		if err := os.MkdirAll(d, 0o750); err != nil {
-			return fmt.Errorf("create the agent's state folder: %w", err)
-		}
-	}
-	// Root of a tenant's container, nobody here, passes to its files further down.
-	if err := os.Chmod(s.dir, 0o711); err != nil {
-		return fmt.Errorf("create the agent's state folder: %w", err)
-	}
-	return nil
-}
-
-// lock keeps a second agent, and Off, out of the folder while an agent runs, and
-// removes what a killed one had half written.
-func (s state) lock() (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(s.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock the agent's state folder: %w", err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, &onpath.Error{
-			Code: onpath.CodeConflict, Message: "an agent runs with the state folder " + s.dir,
-			Remedy: "stop it, or give this one a folder of its own", Cause: err,
-		}
-	}
-	if err := wholefile.Clean(s.dir, s.recordDir(), s.faultDir(), s.identityDir()); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("clean the agent's state folder: %w", err)
-	}
-	return func() { f.Close() }, nil
-}
+func notifyDir(d base.Dir) string { return d.File("notifications") }
 
 // Hold keeps everybody else's agent out of a state folder, before anything that
 // agents share on the machine is touched, until it is released. An agent that
 // runs within has Options.Held.
 func Hold(dir string) (release func(), err error) {
-	s := state{dir}
-	if err := s.init(); err != nil {
+	d := base.Dir(dir)
+	if err := d.Init(); err != nil {
 		return nil, err
 	}
-	return s.lock()
+	return d.Lock()
 }
 
 // loadPlan gives nil if there is none.
-func (s state) loadPlan() (*savedPlan, error) {
-	data, err := os.ReadFile(s.planFile())
+func loadPlan(d base.Dir) (*savedPlan, error) {
+	data, err := os.ReadFile(planFile(d))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -123,10 +80,10 @@ func (s state) loadPlan() (*savedPlan, error) {
 	}
 	var p savedPlan
 	if err := json.Unmarshal(data, &p); err != nil {
-		return nil, fmt.Errorf("read the saved plan %s: %w", s.planFile(), err)
+		return nil, fmt.Errorf("read the saved plan %s: %w", planFile(d), err)
 	}
 	if p.Wanted == nil {
-		return nil, fmt.Errorf("read the saved plan %s: it names no plan", s.planFile())
+		return nil, fmt.Errorf("read the saved plan %s: it names no plan", planFile(d))
 	}
 	return &p, nil
 }
@@ -134,39 +91,39 @@ func (s state) loadPlan() (*savedPlan, error) {
 // PlannedUnderlay is the underlay address by the plan that is kept in a state folder,
 // if one is.
 func PlannedUnderlay(dir string) netip.Addr {
-	p, err := state{dir}.loadPlan()
+	p, err := loadPlan(base.Dir(dir))
 	if err != nil || p == nil {
 		return netip.Addr{}
 	}
 	return p.Wanted.Datapath.Underlay.Address
 }
 
-func (s state) savePlan(p savedPlan) error {
+func savePlan(d base.Dir, p savedPlan) error {
 	data, err := json.Marshal(p)
 	if err != nil {
 		return fmt.Errorf("save the plan: %w", err)
 	}
-	if err := wholefile.Write(s.planFile(), data, 0o600); err != nil {
+	if err := wholefile.Write(planFile(d), data, 0o600); err != nil {
 		return fmt.Errorf("save the plan: %w", err)
 	}
 	return nil
 }
 
-func (s state) saveRecord(r record) error {
+func saveRecord(d base.Dir, r record) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("save the record of instance %s: %w", r.ID, err)
 	}
 	// Not synced: what a power cut loses here, it loses in the kernel too.
-	if err := wholefile.WriteLightly(s.recordFile(r.ID), data, 0o600); err != nil {
+	if err := wholefile.WriteLightly(recordFile(d, r.ID), data, 0o600); err != nil {
 		return fmt.Errorf("save the record of instance %s: %w", r.ID, err)
 	}
 	return nil
 }
 
-// records reads all records; an unreadable one still names its instance.
-func (s state) records() (map[string]record, error) {
-	files, err := filepath.Glob(filepath.Join(s.recordDir(), "*.json"))
+// loadRecords reads all records; an unreadable one still names its instance.
+func loadRecords(d base.Dir) (map[string]record, error) {
+	files, err := filepath.Glob(filepath.Join(d.Records(), "*.json"))
 	if err != nil {
 		return nil, fmt.Errorf("list the records of instances: %w", err)
 	}
@@ -187,11 +144,11 @@ func (s state) records() (map[string]record, error) {
 	return out, nil
 }
 
-func (s state) removeRecord(id string) error {
-	if err := os.Remove(s.lastLog(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func removeRecord(d base.Dir, id string) error {
+	if err := os.Remove(lastLog(d, id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the last log of instance %s: %w", id, err)
 	}
-	if err := os.Remove(s.recordFile(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(recordFile(d, id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the record of instance %s: %w", id, err)
 	}
 	return nil
@@ -211,14 +168,4 @@ func instanceID(node string, p onpath.InstancePlan) string {
 		words = words[:48]
 	}
 	return strings.Trim(words, "-") + "-" + hex.EncodeToString(sum[:5])
-}
-
-// hashOf is a short hash of v's JSON.
-func hashOf(v any) string {
-	data, err := json.Marshal(v)
-	if err != nil {
-		panic("node: hash: " + err.Error()) // only plain structs come here
-	}
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:8])
 }

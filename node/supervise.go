@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 )
 
 // supervision is what supervise knows about one run of a process.
@@ -31,7 +32,7 @@ type supervision struct {
 	stopped    bool            // its first process is (SIGSTOP)
 	rewiring   <-chan struct{} // rings when wiring that failed is due again; nil: it did not
 	endWait    func()
-	rewait     backoff
+	rewait     base.Backoff
 	quiet      <-chan uint64 // rings when no packet has come for long; nil: it never sleeps
 	stopQuiet  func()
 }
@@ -39,7 +40,7 @@ type supervision struct {
 // supervise watches a running process until it ends, must be ended, or ctx
 // ends. good is how long it ran; without a cause it is to start again at once.
 func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed bool) (good time.Duration, why cause) {
-	now := in.a.clock.Now()
+	now := in.a.part.Clock.Now()
 	w := &supervision{in: in, p: p, plan: in.current(), began: now, badSince: now, ready: assumed, everReady: assumed}
 	w.health, w.endWait, w.stopQuiet = healthFor(&w.plan), func() {}, func() {}
 	defer func() { w.endWait() }()
@@ -61,15 +62,15 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 		w.resize(ctx, true)
 	}
 	if in.launched != p {
-		kick(in.changed) // whatever changed while no agent looked
+		base.Kick(in.changed) // whatever changed while no agent looked
 	}
 	if in.unwired() {
-		w.rewiring, w.endWait = alarm(ctx, in.a.clock, w.rewait.after(0))
+		w.rewiring, w.endWait = base.Alarm(ctx, in.a.part.Clock, w.rewait.After(0))
 	}
 	switch {
 	case assumed:
 		w.listen(ctx)
-		in.a.event(w.plan, false, "Adopted", "it ran on while the agent was away%s", asProcess(p))
+		in.a.part.TellInstance(w.plan, false, "Adopted", "it ran on while the agent was away%s", asProcess(p))
 	case !w.health.probed():
 		in.set(onpath.InstanceStarting, cause{"Settling", "seeing whether it keeps running"})
 	default:
@@ -94,7 +95,7 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 			w.halted(ctx)
 		case err := <-w.probes:
 			if why := w.probed(ctx, err); why != "" {
-				return in.a.clock.Now().Sub(w.began), w.kill(ctx, why)
+				return in.a.part.Clock.Now().Sub(w.began), w.kill(ctx, why)
 			}
 		case full := <-fills:
 			in.fill(full)
@@ -125,7 +126,7 @@ func (w *supervision) planChanged(ctx context.Context) (replaced bool) {
 	in, old := w.in, w.plan
 	w.plan = in.current()
 	if shape := w.p.Labels()[LabelShape]; shape != "" && shape != shapeOf(w.plan.Spec) {
-		in.a.event(w.plan, false, "Replaced", "its function changed; it is started anew")
+		in.a.part.TellInstance(w.plan, false, "Replaced", "its function changed; it is started anew")
 		w.kill(ctx, "its function changed")
 		return true
 	}
@@ -136,7 +137,7 @@ func (w *supervision) planChanged(ctx context.Context) (replaced bool) {
 		in.tellIdle(w.p, w.plan)
 	}
 	if w.plan.Draining && !old.Draining {
-		in.a.event(w.plan, false, "Draining", "keeps its flows and gets no new ones")
+		in.a.part.TellInstance(w.plan, false, "Draining", "keeps its flows and gets no new ones")
 	}
 	if h := healthFor(&w.plan); !reflect.DeepEqual(h, w.health) {
 		w.health = h
@@ -163,7 +164,7 @@ func (in *instance) closeAtEnd(p onpath.Process) (forget func()) {
 	case err == nil:
 		return forget
 	case onpath.CodeOf(err) != onpath.CodeUnsupported && !ended(p): // else the data path has said so
-		in.a.log.Warn("an instance's vports close only when the agent sees its end", "instance", in.id, "err", err)
+		in.a.part.Log.Warn("an instance's vports close only when the agent sees its end", "instance", in.id, "err", err)
 	}
 	return func() {}
 }
@@ -174,7 +175,6 @@ func (in *instance) closeAtEnd(p onpath.Process) (forget func()) {
 const (
 	settleFirst      = 100 * time.Millisecond
 	settleAfterCrash = time.Second
-	shortRun         = 5 * time.Second
 )
 
 // settle begins the wait; the returned function ends it.
@@ -185,7 +185,7 @@ func (in *instance) settle(ctx context.Context) (<-chan struct{}, func()) {
 	} else if p := in.current(); isLease(&p) {
 		d = 0 // its engine has taken its modules before it counts as started
 	}
-	return alarm(ctx, in.a.clock, d)
+	return base.Alarm(ctx, in.a.part.Clock, d)
 }
 
 // tellIdle tells a running container new idle times.
@@ -193,8 +193,8 @@ func (in *instance) tellIdle(p onpath.Process, plan onpath.InstancePlan) {
 	if !plan.Spec.Traits().Informed {
 		return
 	}
-	if err := inform(p.Pid(), in.a.state.netns(in.id), idleOf(&plan)); err != nil && !ended(p) {
-		in.a.log.Warn("an instance does not learn how long flows may rest", "instance", in.id, "err", err)
+	if err := inform(p.Pid(), in.a.part.Dir.NetNS(in.id), idleOf(&plan)); err != nil && !ended(p) {
+		in.a.part.Log.Warn("an instance does not learn how long flows may rest", "instance", in.id, "err", err)
 	}
 }
 
@@ -211,20 +211,20 @@ func (w *supervision) becomeReady(ctx context.Context) {
 // exited closes the vports of an ended process before anything else.
 func (w *supervision) exited(ctx context.Context) (good time.Duration, why cause) {
 	in := w.in
-	good = in.a.clock.Now().Sub(w.began)
+	good = in.a.part.Clock.Now().Sub(w.began)
 	in.shut(ctx) // before asking how it ended, which takes its time
 	code, _ := w.p.Exit()
 	why = cause{onpath.ReasonExited, exitWords(code)}
 	if j, ok := w.p.(onpath.Judged); ok && j.EndedFor() != "" {
 		why.words = "ended by the node: " + j.EndedFor()
 	}
-	in.endedSoon = good < shortRun
+	in.endedSoon = good < base.ShortRun
 	hint := ""
 	if words := in.lastWords(ctx); words != "" && code != 0 {
 		in.prints(words)
 		hint = "; onpath logs --previous shows what it printed"
 	}
-	in.a.event(w.plan, true, why.reason, "%s %s%s", why.words, ranFor(good), hint)
+	in.a.part.TellInstance(w.plan, true, why.reason, "%s %s%s", why.words, ranFor(good), hint)
 	in.close(ctx, onpath.InstanceFailed, why)
 	if !w.plan.Draining {
 		in.countRestart()
@@ -244,7 +244,7 @@ func (w *supervision) probed(ctx context.Context, err error) (why string) {
 		return ""
 	}
 	w.askedAgain()
-	now := in.a.clock.Now()
+	now := in.a.part.Clock.Now()
 	if err == nil && w.stopped {
 		err = errHalted // the kernel answers for a program that does not run
 	}
@@ -264,7 +264,7 @@ func (w *supervision) probed(ctx context.Context, err error) (why string) {
 	case w.ready && w.failures >= w.health.Failures:
 		w.ready, w.badSince = false, now
 		in.close(ctx, onpath.InstanceUnready, cause{"ProbeFailed", fmt.Sprintf("its probe fails: %v", err)})
-		in.a.event(w.plan, true, "ProbeFailed", "%d probes in a row failed: %v", w.failures, err)
+		in.a.part.TellInstance(w.plan, true, "ProbeFailed", "%d probes in a row failed: %v", w.failures, err)
 		w.setEager(true)
 	case !w.ready && now.Sub(w.badSince) >= time.Duration(w.health.Start):
 		state := "not ready"
@@ -307,9 +307,9 @@ func (w *supervision) kill(ctx context.Context, words string) cause {
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.a.opt.StopGrace+startTimeout)
 	defer cancel()
 	if err := w.p.Stop(stop, in.a.opt.StopGrace); err != nil {
-		in.a.log.Error("cannot stop process", "instance", in.id, "err", err)
+		in.a.part.Log.Error("cannot stop process", "instance", in.id, "err", err)
 	}
-	in.a.event(w.plan, true, why.reason, "%s; it is started anew", why.words)
+	in.a.part.TellInstance(w.plan, true, why.reason, "%s; it is started anew", why.words)
 	in.countRestart()
 	return why
 }
@@ -325,7 +325,7 @@ func (w *supervision) resize(ctx context.Context, always bool) {
 	w.awaited = false
 	if err := w.p.Resize(ctx, want); err != nil {
 		if ctx.Err() == nil {
-			in.a.event(w.plan, true, "ResizeFailed", "its limits cannot be changed: %v", err)
+			in.a.part.TellInstance(w.plan, true, "ResizeFailed", "its limits cannot be changed: %v", err)
 		}
 		return
 	}
@@ -334,7 +334,7 @@ func (w *supervision) resize(ctx context.Context, always bool) {
 		if want.Network != 0 {
 			network = fmt.Sprintf(", network %s/s", want.Network)
 		}
-		in.a.event(w.plan, false, "Resized", "has %s CPU and %s memory%s now", want.CPU, want.Memory, network)
+		in.a.part.TellInstance(w.plan, false, "Resized", "has %s CPU and %s memory%s now", want.CPU, want.Memory, network)
 	}
 	w.resources = want
 }

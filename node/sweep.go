@@ -14,25 +14,25 @@ import (
 func (a *Agent) sweep(ctx context.Context) {
 	left, err := a.leftovers()
 	if err != nil {
-		a.log.Error("cannot look for leftovers", "err", err)
+		a.part.Log.Error("cannot look for leftovers", "err", err)
 		return
 	}
 	for id, rec := range left {
 		swept, err := a.sweepOne(ctx, id, rec)
 		if err != nil {
-			a.log.Error("cannot clear away a leftover; tried again when the agent or the runtime starts", "instance", id, "err", err)
+			a.part.Log.Error("cannot clear away a leftover; tried again when the agent or the runtime starts", "instance", id, "err", err)
 			continue
 		}
 		if !swept {
 			continue
 		}
-		a.log.Info("cleared away an instance that no plan names", "instance", id)
+		a.part.Log.Info("cleared away an instance that no plan names", "instance", id)
 	}
 }
 
 // leftovers are all ids found anywhere that no instance in memory has.
 func (a *Agent) leftovers() (map[string]record, error) {
-	out, err := a.state.records()
+	out, err := loadRecords(a.part.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func (a *Agent) leftovers() (map[string]record, error) {
 			out[id] = record{ID: id}
 		}
 	}
-	names, err := os.ReadDir(a.state.netnsDir())
+	names, err := os.ReadDir(a.part.Dir.Namespaces())
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +131,7 @@ func (in *instance) awaitSweep() bool {
 	select {
 	case <-over:
 		return true
-	case <-in.a.ctx.Done():
+	case <-in.a.part.Context().Done():
 		return false
 	}
 }
@@ -153,11 +153,11 @@ func (a *Agent) removeLeft(id string, rec record) error {
 	if err := a.wirer.unwire(id, rec.Vports); err != nil {
 		return err
 	}
-	if err := a.state.removeRecord(id); err != nil {
+	if err := removeRecord(a.part.Dir, id); err != nil {
 		return err
 	}
 	if tenant := rec.Tenant; tenant != "" {
-		a.event(onpath.InstancePlan{Tenant: tenant, Name: rec.Name}, false, "Swept", "left by an earlier agent; nothing of it remains on this node")
+		a.part.TellInstance(onpath.InstancePlan{Tenant: tenant, Name: rec.Name}, false, "Swept", "left by an earlier agent; nothing of it remains on this node")
 	}
 	return nil
 }

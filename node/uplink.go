@@ -151,21 +151,21 @@ func (m *machine) forwarding() onpath.Condition {
 	c := onpath.Condition{Type: ConditionForwarding, Status: onpath.True}
 	var off []string
 	waiting := false
-	err := netnsrun.Do(m.opt.NetNS, func() error {
+	err := netnsrun.Do(m.part.NetNS, func() error {
 		for _, key := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
 			got, err := os.ReadFile("/proc/sys/" + strings.ReplaceAll(key, ".", "/"))
 			if err != nil || strings.TrimSpace(string(got)) != "0" {
 				continue // on, or a kernel without it
 			}
-			if m.opt.SetForwarding && !m.a.apply.mayForward() {
+			if m.a.opt.SetForwarding && !m.a.apply.mayForward() {
 				waiting = true
 				continue
 			}
-			if m.opt.SetForwarding {
+			if m.a.opt.SetForwarding {
 				if err := (sysctl{key, "1"}).set(); err != nil {
 					return err
 				}
-				m.log.Info("turned forwarding on", "sysctl", key)
+				m.part.Log.Info("turned forwarding on", "sysctl", key)
 				continue
 			}
 			off = append(off, key+"=1")
@@ -187,7 +187,7 @@ func (m *machine) forwarding() onpath.Condition {
 
 // speed asks a device for its bit rate; 0 if it does not know.
 func (m *machine) speed(device string) (rate onpath.Rate) {
-	_ = netnsrun.Do(m.opt.NetNS, func() error {
+	_ = netnsrun.Do(m.part.NetNS, func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err

@@ -18,6 +18,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/internal/userns"
+	"github.com/onpath/onpath/node/base"
 )
 
 // The next hops of a routed instance: no device has these addresses, permanent
@@ -98,7 +99,7 @@ func (w wiring) vports() []onpath.VportID {
 type wirer struct {
 	node  string
 	netns string // of the host's ends; empty: the process's own
-	state state
+	dir   base.Dir
 	log   *slog.Logger
 	// users says why containers cannot have users of their own here.
 	users func() error
@@ -127,7 +128,7 @@ func handle(path string) (*netlink.Handle, error) {
 // pid, if not 0, is a running process of the instance: its namespace is used.
 // It reports what it made anew, also if it failed.
 func (r wirer) wire(ctx context.Context, w wiring, done string, pid int) (made made, err error) {
-	path := r.state.netns(w.ID)
+	path := r.dir.NetNS(w.ID)
 	if made.namespace, err = r.namespace(w, pid); err != nil {
 		return made, err
 	}
@@ -151,7 +152,7 @@ func (r wirer) wire(ctx context.Context, w wiring, done string, pid int) (made m
 			return made, err
 		}
 	}
-	if !made.device && done == hashOf(w) {
+	if !made.device && done == base.Hash(w) {
 		return made, nil
 	}
 	if err := r.inside(in, w, path); err != nil {
@@ -170,7 +171,7 @@ func (r wirer) there(w wiring) bool {
 		return false
 	}
 	defer host.Close()
-	in, err := handle(r.state.netns(w.ID))
+	in, err := handle(r.dir.NetNS(w.ID))
 	if err != nil {
 		return false
 	}
@@ -187,7 +188,7 @@ type made struct{ namespace, device bool }
 // namespace makes the instance's namespace unless it is there; anew if nothing
 // runs in it.
 func (r wirer) namespace(w wiring, pid int) (anew bool, err error) {
-	path := r.state.netns(w.ID)
+	path := r.dir.NetNS(w.ID)
 	if netnsrun.Is(path) {
 		return false, nil
 	}
@@ -241,7 +242,7 @@ func (r wirer) pair(host, in *netlink.Handle, w wiring, p port) (made bool, err 
 	if err != nil {
 		return false, err
 	}
-	ns, err := netns.GetFromPath(r.state.netns(w.ID))
+	ns, err := netns.GetFromPath(r.dir.NetNS(w.ID))
 	if err != nil {
 		return false, fmt.Errorf("open the instance's network namespace: %w", err)
 	}
@@ -319,7 +320,7 @@ func (r wirer) unwire(id string, vports []onpath.VportID) error {
 			errs = append(errs, fmt.Errorf("delete device %s: %w", name, err))
 		}
 	}
-	errs = append(errs, netnsrun.Remove(r.state.netns(id)))
+	errs = append(errs, netnsrun.Remove(r.dir.NetNS(id)))
 	return errors.Join(errs...)
 }
 

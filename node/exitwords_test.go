@@ -5,33 +5,6 @@ import (
 	"time"
 )
 
-// TestBackoff: waits double while runs are short, up to the longest; behind a run
-// that was not short they are at most a tenth of it.
-func TestBackoff(t *testing.T) {
-	var b backoff
-	for i, c := range []struct{ good, want time.Duration }{
-		{0, 100 * time.Millisecond},
-		{time.Second, 200 * time.Millisecond},
-		{time.Second, 400 * time.Millisecond},
-		{time.Second, 800 * time.Millisecond},
-		{6 * time.Second, 600 * time.Millisecond},
-		{0, 1200 * time.Millisecond},
-		{30 * time.Second, 2400 * time.Millisecond},
-		{30 * time.Second, 3 * time.Second},
-		{backoffReset, backoffFirst},
-	} {
-		if d := b.after(c.good); d != c.want {
-			t.Errorf("attempt %d, after %s: %s, want %s", i, c.good, d, c.want)
-		}
-	}
-	for range 20 {
-		b.after(0)
-	}
-	if d := b.after(0); d != backoffMax {
-		t.Errorf("the longest wait is %s", d)
-	}
-}
-
 // How a process ended is told in words, also where nobody knows how.
 func TestExitWords(t *testing.T) {
 	for code, want := range map[int]string{
