@@ -18,7 +18,7 @@ func (c *Controller) Check(ctx context.Context, changes []onpath.Change, force b
 	if err := c.freshen(ctx); err != nil {
 		return nil, err
 	}
-	reserved, err := reserving{c}.reserved(changes)
+	reserved, err := reserving{c}.reserved(changes, force)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func (c *Controller) Preview(ctx context.Context, changes []onpath.Change) (*onp
 	if err := c.freshen(ctx); err != nil {
 		return nil, err
 	}
-	reserved, err := reserving{c}.reserved(changes)
+	reserved, err := reserving{c}.reserved(changes, true)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"time"
@@ -61,8 +62,8 @@ func (c reserving) boundsOf(ctx context.Context, tenant string) (b pool.Bounds, 
 }
 
 // reserved is the most that the tenants of changes have reserved. It refuses to let tenants
-// go that the pool still needs.
-func (c reserving) reserved(changes []onpath.Change) (map[string]onpath.Resources, error) {
+// go that the pool still needs and, but with force, nodes.
+func (c reserving) reserved(changes []onpath.Change, force bool) (map[string]onpath.Resources, error) {
 	var errs onpath.Errors
 	out := map[string]onpath.Resources{}
 	for _, ch := range changes {
@@ -70,12 +71,32 @@ func (c reserving) reserved(changes []onpath.Change) (map[string]onpath.Resource
 		switch {
 		case ch.Key.Kind.Tenanted():
 			out[ch.Key.Tenant] = c.pool.Reserved(ch.Key.Tenant)
+		case ch.Object == nil && ch.Key.Kind == onpath.KindNode && !force:
+			if e := promisedTo(ch.Key, c.pool.PromisedTo(ch.Key.Name)); e != nil {
+				errs = append(errs, e)
+			}
 		case ch.Key.Kind != onpath.KindTenant || ch.Object != nil:
 		case errors.As(c.pool.CheckRemoval(ch.Key.Name), &refused):
 			errs = append(errs, refused)
 		}
 	}
 	return out, errs.Err()
+}
+
+// promisedTo refuses to let a node go that is promised to reservations.
+func promisedTo(node onpath.Key, list []onpath.Key) *onpath.Error {
+	if len(list) == 0 {
+		return nil
+	}
+	var names []string
+	for _, k := range list {
+		names = append(names, k.Tenant+"/"+k.Name)
+	}
+	e := onpath.Errorf(onpath.CodeInvalid, "reservations have its room: %s", plan.Enumerate(names))
+	e.Object = node.String()
+	e.Remedy = fmt.Sprintf("drain it first (onpath drain %s), which moves them as far as others have room; with --force those that "+
+		"find none fail, and are credited", node.Name)
+	return e
 }
 
 // confirmPromise asks a node whether it can keep what it will have promised.
@@ -137,7 +158,8 @@ func (c *Controller) observe(r *plan.Result) {
 }
 
 func (c *Controller) observeNode(o *onpath.Node, taken onpath.Resources, now time.Time, grace time.Duration) pool.Node {
-	n := pool.Node{Name: o.Metadata.Name, Cloudlet: o.Spec.Cloudlet, Declared: o.Spec.Capacity, Taken: taken, Since: c.started}
+	n := pool.Node{Name: o.Metadata.Name, Cloudlet: o.Spec.Cloudlet, Declared: o.Spec.Capacity, Taken: taken,
+		Drain: o.Spec.Drain, Since: c.started}
 	st := c.nodes[n.Name]
 	if st == nil {
 		n.Capacity = plan.Capacity(o, nil)

@@ -60,4 +60,17 @@ func TestReservationsOfTenants(t *testing.T) {
 	wants(apply(ghost), "there is no tenant ghost")
 	_, err := s.c.Check(t.Context(), []onpath.Change{{Key: onpath.KeyOf(acme)}}, false)
 	wants(err, "it still has reservation acme/r")
+	q, err := pool.Apply(t.Context(), []*onpath.Reservation{r}, nil, true) // as it is
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := onpath.Key{Kind: onpath.KindNode, Name: q[0].Places[0].Node}
+	_, err = s.c.Check(t.Context(), []onpath.Change{{Key: node}}, false)
+	wants(err, "reservations have its room: acme/r; drain it first (onpath drain "+node.Name+")")
+	s.until("it moves off its node, which is drained", func() bool {
+		n := s.node(node.Name)
+		n.Spec.Drain = true
+		s.apply(n)
+		return len(pool.PromisedTo(node.Name)) == 0
+	})
 }

@@ -147,6 +147,15 @@ const look = time.Second
 // Tick does what is due by now, and says how long nothing will be.
 func (p *Pool) Tick(ctx context.Context) time.Duration {
 	ctx = store.FollowUp(ctx)
+	wait, held := p.doDue(ctx)
+	if !held {
+		p.relieve(ctx)
+	}
+	return wait
+}
+
+// doDue does what is due of reservations; held: nothing is decided now.
+func (p *Pool) doDue(ctx context.Context) (wait time.Duration, held bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.takeUp()
@@ -156,12 +165,12 @@ func (p *Pool) Tick(ctx context.Context) time.Duration {
 	if p.broken {
 		if err := p.load(ctx); err != nil {
 			p.log.Error("reservations cannot be read; it is tried on", "err", err)
-			return look
+			return look, true
 		}
 	}
 	if (admission{p}).holdsStill() {
 		p.finish()
-		return look
+		return look, true
 	}
 	p.tendOutages(ctx)
 	p.finish()
@@ -173,13 +182,13 @@ func (p *Pool) Tick(ctx context.Context) time.Duration {
 			break
 		}
 		if !p.doAll(ctx, due, now) {
-			return look
+			return look, p.broken
 		}
 	}
 	if len(p.agenda) == 0 || p.broken {
-		return look
+		return look, p.broken
 	}
-	return min(p.agenda[0].due.Sub(p.clock()), look)
+	return min(p.agenda[0].due.Sub(p.clock()), look), false
 }
 
 // doAll is one step of what is due of some reservations, in as few transactions as may be.

@@ -21,7 +21,7 @@ func (f *fixture) silence(says string, names ...string) {
 func (f *fixture) hear(names ...string) {
 	for _, name := range names {
 		n := f.nodes[name]
-		n.Usable, n.Gone, n.Since, n.Alive, n.Dead = true, false, time.Time{}, false, false
+		n.Usable, n.Gone, n.Since, n.Alive, n.Dead = !n.Drain, false, time.Time{}, false, false
 		f.nodes[name] = n
 	}
 	f.observe()

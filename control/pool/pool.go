@@ -70,6 +70,7 @@ type Pool struct {
 	agenda    agenda
 	leaving   map[onpath.Key]bool // reservations with instances that move
 	displaced displaced
+	relief    relief
 	lost      map[onpath.Key]bool     // reservations with instances of which nothing is known
 	observed  bool                    // nodes are known
 	entering  map[string]bool         // references of money that is being entered
@@ -120,6 +121,8 @@ type Node struct {
 	// Taken is what instances outside of reservations hold.
 	Taken  onpath.Resources
 	Usable bool
+	// Drain: the operator wants it empty.
+	Drain bool
 	// Gone: not heard of for so long that its instances may be replaced elsewhere; Since is
 	// when it was last heard of.
 	Gone  bool
@@ -181,7 +184,7 @@ func New(o Options) *Pool {
 	if o.Tell == nil {
 		o.Tell = func(onpath.Key, string, string, bool) {}
 	}
-	p := &Pool{o: o, log: o.Log, refused: map[string]time.Time{}, displaced: displaced{}, owners: owners{removed: map[string]string{}}, nodes: map[string]Node{},
+	p := &Pool{o: o, log: o.Log, refused: map[string]time.Time{}, displaced: displaced{}, relief: newRelief(), owners: owners{removed: map[string]string{}}, nodes: map[string]Node{},
 		cloudlets: map[string]Cloudlet{}, wake: make(chan struct{}, 1), broken: true}
 	p.watch.boot = o.Boot
 	_ = p.watch.agree(o.Clock())
@@ -286,13 +289,16 @@ func (p *Pool) takeUp() {
 }
 
 func (p *Pool) setNode(n Node) {
-	room := n.Capacity.Sub(shareOf(n.Capacity, p.cloudlets[n.Cloudlet].Share)).Sub(n.Taken)
+	room := atLeastNothing(n.Capacity.Sub(shareOf(n.Capacity, p.cloudlets[n.Cloudlet].Share)).Sub(n.Taken))
+	if was, _, _ := p.cal.Room(n.Name); was != room {
+		p.relief.look[n.Name] = true
+	}
 	at, refused := p.refused[n.Name]
 	if refused && p.clock().Sub(at) > refusal {
 		delete(p.refused, n.Name)
 		refused = false
 	}
-	p.cal.SetNode(n.Name, n.Cloudlet, atLeastNothing(room), n.Usable && !refused)
+	p.cal.SetNode(n.Name, n.Cloudlet, room, n.Usable && !refused)
 }
 
 // refusal is how long a node that did not confirm is passed over.

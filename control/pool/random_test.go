@@ -177,10 +177,14 @@ func (s *sequence) moveOne() {
 	}
 }
 
-// die has a node die, or come back.
+// die has a node die, or come back, or be drained.
 func (s *sequence) die(n Node) {
-	if n.Gone {
-		n.Usable, n.Gone, n.Dead, n.Alive, n.Since = true, false, false, false, time.Time{}
+	if s.r.IntN(4) == 0 {
+		n.Drain = !n.Drain
+		n.Usable = !n.Drain && !n.Gone
+		s.say("node %s is drained: %t", n.Name, n.Drain)
+	} else if n.Gone {
+		n.Usable, n.Gone, n.Dead, n.Alive, n.Since = !n.Drain, false, false, false, time.Time{}
 		s.say("node %s is back", n.Name)
 	} else {
 		n.Usable, n.Gone, n.Since = false, true, s.now.Add(-30*time.Second)
