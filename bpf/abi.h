@@ -98,6 +98,7 @@ struct flow {
 /* In flow.kind, above the kind. */
 #define EDGE_HERE 0x10 /* with FLOW_AT_EDGE: out here, whatever edge the flow entered at */
 #define SYN_REPLIED  0x20 /* next is a vport out of which the other direction's SYN has come */
+#define SYN_NOTED    0x20 /* adopted: a SYN has come by it */
 #define HANDSHAKE 0x40 /* TCP: the acknowledgement number is not one that came, but one that has to come */
 #define REPLIED   0x80 /* a packet of the other direction has gone to where this one's come from */
 #define KIND_MASK 0x0f

@@ -305,12 +305,22 @@ __noinline int end_fits(struct flow *e)
 	return !due || p->seq - due <= END_AHEAD;
 }
 
+/* Was the connection of an entry, whose other direction has mate, ever answered? */
+static __always_inline int was_answered(const struct flow *e, const struct flow *mate)
+{
+	return (e->kind & REPLIED) || (mate && entry_packets(mate));
+}
+
 /*
  * A SYN has come. Does it begin a connection by the ports of one that has ended, or that
  * was led past a chain and never answered? Then what was decided for that one is no more: at
  * the edge both directions' entries go, at an instance the packet is decided by its
  * context once more. 1: so it is. A connection that may live stays as it is, whoever sent
  * the SYN (RFC 5961 section 4).
+ *
+ * An end that knows the connection never accepts a SYN within it. So where a SYN-ACK follows
+ * a SYN that was led past a chain by the entry of an older connection, that one is no more:
+ * its entry ends, and the SYN-ACK is refused (begin_send). The next SYN begins anew.
  */
 __noinline int begin_anew(__u32 tenant)
 {
@@ -328,9 +338,19 @@ __noinline int begin_anew(__u32 tenant)
 		return 0;
 	reverse_key(&p->wkey, &p->key, scope_of_mate(p, n, e));
 	mate = flow_find(&p->wkey, tenant);
-	over = has_ended(e, mate);
-	if (!over && !adopted(e) && (entry_kind(e) != NEXT_PASS || (e->kind & REPLIED) || (mate && entry_packets(mate))))
+	if (!(p->is & IS_SYN)) {
+		if (!(p->is & IS_RST) && mate && adopted(mate) && (mate->kind & SYN_NOTED)) {
+			mate->flags |= FLOW_RST;
+			p->is |= IS_ACCEPTING;
+		}
 		return 0;
+	}
+	over = has_ended(e, mate) || (adopted(e) && (p->is & IS_TAPPED)); /* a tap refuses nothing */
+	if (!over && (was_answered(e, mate) || (entry_kind(e) != NEXT_PASS && !adopted(e)))) {
+		if (adopted(e))
+			entry_set_kind(e, e->kind | SYN_NOTED);
+		return 0;
+	}
 	context = e->context;
 	if (context && !(e->flags & FLOW_EMITTED)) {
 		g = bpf_map_lookup_elem(&groups, &context);
@@ -353,7 +373,7 @@ __noinline int begin_anew(__u32 tenant)
 /* Likewise of an entry that was found. */
 static __always_inline int begins_anew(const struct pkt *p, __u32 tenant)
 {
-	return (p->is & IS_SYN) && begin_anew(tenant);
+	return (p->is & IS_ANYSYN) && begin_anew(tenant);
 }
 
 /* The entry is in use. */

@@ -401,6 +401,8 @@ __noinline int receive_sync(__u32 vni)
 	if (learned && d->kind == NEXT_VPORT)
 		d->flags |= FLOW_LEARNED;
 	store_decision(fresh_flow(p), d, n->edge);
+	if ((p->is & IS_SYN) && adopted(&p->fresh))
+		p->fresh.kind |= SYN_NOTED;
 	if (matched) {
 		flow_begin(p, &p->key, tenant);
 		return TC_ACT_SHOT;

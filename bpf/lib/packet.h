@@ -47,6 +47,7 @@
 #define IS_LINK     0x80000 /* Neighbour Discovery: of one link, whatever its addresses */
 #define IS_DIVISIBLE 0x200000 /* IPv4 without DF: routers may fragment it */
 #define IS_ROUTED   0x400000 /* it says which routers it is to pass: by IPv4 options, or a routing header of type 0 */
+#define IS_ACCEPTING 0x800000 /* a SYN-ACK to a SYN that was led past a chain with an older connection */
 #define IS_AWAITED  0x100000 /* by an instance that is closed here, and not where it is */
 
 /* What to do with a packet: a flow entry, opened up. */

@@ -158,6 +158,13 @@ __noinline int begin_send(struct __sk_buff *skb)
 
 	if (!p)
 		return TC_ACT_SHOT;
+	if (p->is & IS_ACCEPTING) {
+		if (p->is & IS_EDGE) {
+			count_in(skb, p, p->prev_slot, p->prev);
+			sync_ha_peer(skb, SYNC_FLOW);
+		}
+		return send_reset(skb);
+	}
 	if (!(p->is & (IS_ERROR | IS_NOPORTS))) {
 		if (p->learn && p->d.mirror_count)
 			refresh_mirrors();

@@ -69,8 +69,10 @@ func adoptionClocks(b *testbed) {
 	}
 }
 
-// adoptedAnew: what begins by the ports of a connection that passed by goes through the
-// chain, whichever direction the SYN takes and whether or not the chain is grown since.
+// adoptedAnew: a SYN by the ports of a connection that passed by changes nothing for that,
+// whoever sent it. Where its receiver accepts it, the connection is no more: the receiver is
+// reset, and what begins then goes through the chain, whichever direction it takes and
+// whether or not the chain is grown since. So does what begins where no answer was seen.
 func adoptedAnew(b *testbed) {
 	fw := b.instance("fw", gateway)
 	c := &chain{path: 1, match: toServer(), began: b.h.Now().Add(-time.Second), adopt: time.Hour}
@@ -83,6 +85,10 @@ func adoptedAnew(b *testbed) {
 			b.passesBy(t, pass)
 			c.began = b.h.Now().Add(-grown)
 			b.apply(l)
+			if pass > 1 {
+				b.livesOn(t)
+			}
+			b.isNotAccepted(t, false)
 			b.through(clientNet, newPacket(t).bytes(), serverNet, forwards(fw)...)
 			answer := answerTo(t)
 			answer.flags = syn | ack
@@ -97,18 +103,47 @@ func adoptedAnew(b *testbed) {
 	c.began = b.h.Now().Add(-time.Second)
 	b.apply(l)
 	b.passesBy(tcp6(9), 3)
+	b.isNotAccepted(tcp6(9), true)
 	b.through(serverNet, newPacket(tcp6(9).Reverse()).bytes(), clientNet, backwards(fw)...)
 	b.leads(gateway, edgeVport, tcp6(9), onpath.NextVport, fw.vport)
+	for range 3 {
+		b.says(tcp4(20), false, ack)
+	}
+	b.forward(tcp4(20), fw)
+	b.backward(tcp4(20), fw)
+	for range 3 { // a SYN-ACK alone says nothing
+		b.says(tcp4(21), false, ack)
+		b.says(tcp4(21), true, ack)
+		b.says(tcp4(21), true, syn|ack)
+	}
+}
+
+// isNotAccepted begins a connection by the ports of one that crosses the instances, or
+// passes by: the packet goes that one's way, and the end that accepts it is reset.
+func (b *testbed) isNotAccepted(t onpath.Tuple, reverse bool, is ...*instance) {
+	b.t.Helper()
+	b.says(t, reverse, syn, is...)
+	p, at := answerTo(t), serverNet
+	if reverse {
+		p, at = newPacket(t), clientNet
+	}
+	p.flags, p.ack = syn|ack, 1001
+	b.send(gateway, at, p.bytes())
+	sent := p.bytes()
+	for _, i := range reversed(is) {
+		sent = b.cross(hop{at: i, reverse: !reverse}, sent)
+		at = onpath.DeviceName(i.vport)
+	}
+	b.dropped(gateway, at, onpath.DropReset)
+	b.isReset(at, tupleOf(sent), 1001)
 }
 
 // passesBy sends packets in the middle of a connection, both ways, past a young chain.
 func (b *testbed) passesBy(t onpath.Tuple, times int) {
 	b.t.Helper()
 	for range times {
-		p, answer := newPacket(t), answerTo(t)
-		p.flags, answer.flags = ack, ack
-		b.untouched(clientNet, p.bytes(), serverNet)
-		b.untouched(serverNet, answer.bytes(), clientNet)
+		b.says(t, false, ack)
+		b.says(t, true, ack)
 	}
 	b.leads(gateway, edgeVport, t, onpath.NextPass, 0)
 	b.leads(gateway, edgeVport, t.Reverse(), onpath.NextPass, 0)
@@ -123,11 +158,13 @@ func adoptedWithin(b *testbed) {
 	for i, times := range []int{1, 3} {
 		t := tcp4(uint16(1 + i))
 		for range times {
-			p, answer := newPacket(t), answerTo(t)
-			p.flags, answer.flags = ack, ack
-			b.through(clientNet, p.bytes(), serverNet, forwards(op)...)
-			b.through(serverNet, answer.bytes(), clientNet, backwards(op)...)
+			b.says(t, false, ack, op)
+			b.says(t, true, ack, op)
 		}
+		if times > 1 {
+			b.livesOn(t, op)
+		}
+		b.isNotAccepted(t, false, op)
 		b.forward(t, op, fw)
 		b.backward(t, fw, op)
 		b.forward(t, op, fw)

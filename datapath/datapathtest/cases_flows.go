@@ -300,7 +300,12 @@ func resets(b *testbed) {
 // isReset expects the RST that ends t for its sender.
 func (b *testbed) isReset(device string, t onpath.Tuple, seq uint32) {
 	b.t.Helper()
-	f := b.receive(gateway, device)
+	b.isResetAt(gateway, device, t, seq)
+}
+
+func (b *testbed) isResetAt(node, device string, t onpath.Tuple, seq uint32) {
+	b.t.Helper()
+	f := b.receive(node, device)
 	if err := checksums(f.Packet); err != nil {
 		b.t.Errorf("the RST: %v", err)
 	}

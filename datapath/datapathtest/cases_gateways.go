@@ -412,7 +412,8 @@ func gatewaysBehind(b *testbed) {
 }
 
 // gatewaysAdopted: a connection that passed by at one gateway is known to the other; what
-// begins by its ports there crosses the instance, and its answers at the first.
+// begins by its ports there crosses the instance, and its answers at the first, once the end
+// that accepts it has shown that the connection is no more.
 func gatewaysAdopted(b *testbed) {
 	l, is := b.pairOf("n2")
 	l.chains[0].began, l.chains[0].adopt = b.h.Now().Add(-time.Second), time.Hour
@@ -428,9 +429,17 @@ func gatewaysAdopted(b *testbed) {
 			return d[0], d[1]
 		}
 		in, out := devices(gateways[0], there)
+		from, to := devices(gateways[1], back)
+		if gateways[0] == gateway { // it has seen answers: the connection may live
+			b.says(t, false, syn)
+		} else {
+			b.enters(gateways[0], in, newPacket(t).bytes(), gateways[0], out, is...)
+		}
+		b.send(gateways[1], from, answerTo(t).bytes())
+		b.dropped(gateways[1], from, onpath.DropReset)
+		b.isResetAt(gateways[1], from, t.Reverse(), 1001)
 		b.enters(gateways[0], in, newPacket(t).bytes(), gateways[0], out, is...)
-		in, out = devices(gateways[1], back)
-		b.enters(gateways[1], in, answerTo(t).bytes(), gateways[1], out, is...)
+		b.enters(gateways[1], from, answerTo(t).bytes(), gateways[1], to, is...)
 	}
 }
 

@@ -25,7 +25,7 @@ func (n *Node) exit(w *work, f *flow) {
 			return
 		}
 		if w.key.vport != n.edgeVport() || len(f.functions) > 0 {
-			n.tellPartner(w.key.tuple.Reverse(), w.h.Begins())
+			n.tellPartner(w.key.tuple.Reverse(), w.h.Flags)
 		}
 	}
 	n.leave(w, f)

@@ -47,6 +47,8 @@ type flow struct {
 	ack            uint32 // TCP: the last acknowledgement number; 0: none
 	// asked: ack has not come, but has to, to acknowledge the answer to a SYN.
 	asked bool
+	// noted: adopted, and a SYN has come by it.
+	noted bool
 	// replied: a packet of the other direction has gone to where this one's come from.
 	replied bool
 }
@@ -150,15 +152,24 @@ func (n *Node) forgetFlow(k flowKey, f *flow) {
 // begunAnew forgets what was decided for a connection that has ended, or that was led past a
 // chain and never answered, if the packet begins another by the same ports: at the edge the
 // entries of both directions; at an instance the packet is decided by its context once
-// more. A connection that may live stays as it is, whoever sent the SYN.
+// more. A connection that may live stays as it is, whoever sent the SYN. Where a SYN was
+// led past a chain by the entry of an older connection, and is accepted, that one has
+// ended: no end accepts one within a connection that it knows.
 func (n *Node) begunAnew(w *work, f *flow) bool {
-	if f.kind == onpath.NextPending || !w.h.Begins() {
+	if f.kind == onpath.NextPending || w.h.Protocol != packet.TCP || w.h.Flags&packet.SYN == 0 {
 		return false
 	}
 	m, back := n.back(w, f)
-	over := hasEnded(f, back)
+	if !w.h.Begins() {
+		if back != nil && back.noted && w.h.Flags&packet.RST == 0 {
+			back.rst, w.accepts = true, true
+		}
+		return false
+	}
+	over, replied := hasEnded(f, back), f.replied || back != nil && back.packets > 0
 	switch {
-	case !over && !f.adopted && (f.kind != onpath.NextPass || f.replied || back != nil && back.packets > 0):
+	case !over && (replied || f.kind != onpath.NextPass && !f.adopted):
+		f.noted = f.adopted
 		return false
 	case f.context == 0 || f.counts:
 		n.drop(w.key, f)
@@ -169,7 +180,7 @@ func (n *Node) begunAnew(w *work, f *flow) bool {
 		return false
 	default:
 		f.kind, f.next, f.functions, f.mirrors, f.adopted, f.answered = onpath.NextPending, 0, nil, nil, false, 0
-		f.fin, f.rst, f.path, f.reverse = false, false, n.groups[f.context].Path, n.groups[f.context].Reverse
+		f.noted, f.fin, f.rst, f.path, f.reverse = false, false, false, n.groups[f.context].Path, n.groups[f.context].Reverse
 	}
 	return true
 }

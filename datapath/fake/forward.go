@@ -135,11 +135,15 @@ func (n *Node) goOn(w *work, f *flow, g *onpath.Group, begins bool) bool {
 // steer sends a packet where its entry leads.
 func (n *Node) steer(w *work, f *flow) {
 	fromEdge := w.uplink != ""
+	if w.accepts {
+		n.refuseAnswer(w)
+		return
+	}
 	if f.kind == onpath.NextVport && !n.takes(f.next) && !n.lost(w, f) {
 		return
 	}
 	if fromEdge && w.writes {
-		n.tellPartner(w.key.tuple, w.h.Begins())
+		n.tellPartner(w.key.tuple, w.h.Flags)
 	}
 	if f.kind == onpath.NextPass {
 		if len(f.mirrors) > 0 {
@@ -175,6 +179,16 @@ func (n *Node) steer(w *work, f *flow) {
 		return
 	}
 	n.hand(w, f)
+}
+
+// refuseAnswer resets the end that accepts a connection by the ports of one that was led
+// past a chain: the next SYN begins anew.
+func (n *Node) refuseAnswer(w *work) {
+	if w.uplink != "" {
+		n.countIn(w.key.vport, w.h.Length)
+		n.tellPartner(w.key.tuple, w.h.Flags)
+	}
+	n.reset(w)
 }
 
 // fits is how large packets of an entry may be: what its path says, which says nothing of

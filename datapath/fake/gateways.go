@@ -45,8 +45,8 @@ func (n *Node) moveGateway(f *flow, entry onpath.VportID) {
 }
 
 // tellPartner tells the other gateway of a pair where packets of a tuple go that
-// come in here; syn: by a packet that begins a connection.
-func (n *Node) tellPartner(t onpath.Tuple, syn bool) {
+// come in here; flags: TCP's, of the packet that it tells with.
+func (n *Node) tellPartner(t onpath.Tuple, flags uint8) {
 	v := n.vports[n.peerGateway(n.edgeVport())]
 	f := n.anywhere(flowKey{n.edgeVport(), t})
 	if v == nil || v.State == onpath.VportClosed || f == nil {
@@ -56,15 +56,17 @@ func (n *Node) tellPartner(t onpath.Tuple, syn bool) {
 		return
 	}
 	if to := n.net.underlay[n.peers[v.Peer].Address]; to != nil {
-		to.hearPartner(t, *f, syn)
+		to.hearPartner(t, *f, flags)
 	}
 }
 
 // hearPartner takes over what the other gateway says of a flow, if this one knows
 // nothing of it, or the connection begins there. The mirrors on the way are its own
 // choice, and so is the way of what meets a function first: that runs at one of the two.
-func (n *Node) hearPartner(t onpath.Tuple, told flow, syn bool) {
+func (n *Node) hearPartner(t onpath.Tuple, told flow, flags uint8) {
 	k := flowKey{n.edgeVport(), t}
+	w := &work{key: k, h: packet.Header{Protocol: t.Protocol, Flags: flags}}
+	syn := w.h.Begins()
 	ruled := len(told.functions) > 0 || n.function(told.next) != nil
 	if len(told.functions) > 0 {
 		told.next = told.functions[0].vport
@@ -74,7 +76,7 @@ func (n *Node) hearPartner(t onpath.Tuple, told flow, syn bool) {
 	}
 	switch f := n.anywhere(k); {
 	case f == nil:
-	case syn && n.begunAnew(begins(k), f):
+	case n.begunAnew(w, f):
 	case f.kind == onpath.NextVport && told.next != 0 && len(f.functions) == 0 && !ruled && (syn || !n.takes(f.next)):
 		f.next, f.context, f.heard, f.answered = told.next, 0, false, 0
 		return
@@ -84,7 +86,7 @@ func (n *Node) hearPartner(t onpath.Tuple, told flow, syn bool) {
 	if p := n.paths[told.path]; told.path != 0 && (p == nil || p.Closed) {
 		return
 	}
-	f := flow{kind: told.kind, next: told.next, group: told.group, entry: k.vport, path: told.path, reverse: told.reverse, learned: told.learned, adopted: told.adopted}
+	f := flow{kind: told.kind, next: told.next, group: told.group, entry: k.vport, path: told.path, reverse: told.reverse, learned: told.learned, adopted: told.adopted, noted: told.adopted && syn}
 	if n.tables[n.edge.Table] != nil && !n.hearWay(&f, t, ruled) {
 		return
 	}
@@ -93,11 +95,6 @@ func (n *Node) hearPartner(t onpath.Tuple, told flow, syn bool) {
 		first = f.path
 	}
 	n.insert(k, &f, n.tenantOf(first))
-}
-
-// begins is the packet that begins a connection at k.
-func begins(k flowKey) *work {
-	return &work{key: k, h: packet.Header{Protocol: packet.TCP, Flags: packet.SYN}}
 }
 
 // hearWay finds what the packets of an entry pass on their way, as the rules say from
@@ -160,7 +157,7 @@ func (n *Node) askPartner(w *work) {
 		return
 	}
 	if to := n.net.underlay[n.peers[v.Peer].Address]; to != nil {
-		to.tellPartner(w.key.tuple, false)
+		to.tellPartner(w.key.tuple, w.h.Flags)
 		w.asked = true
 	}
 }

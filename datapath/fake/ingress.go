@@ -17,6 +17,8 @@ type work struct {
 	// outside is its destination before translation, if that was translated.
 	outside netip.AddrPort
 	anew    bool // decided for a second time, as its entry led nowhere
+	// accepts: it answers a SYN that was led past a chain with an older connection.
+	accepts bool
 	// followed: it went by an entry that was there.
 	followed bool
 	// asked: the other gateway has given it back.
