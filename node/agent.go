@@ -16,6 +16,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/userns"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // Labels that the agent gives to what it starts, in onpath.RunSpec.Labels; they
@@ -103,7 +104,7 @@ type Agent struct {
 	punts    *punts
 	room     keptRoom
 
-	wirer   wirer
+	wirer   wiring.Wirer
 	started time.Time
 	boot    string        // bootID
 	up      chan struct{} // closed when start-up has put the saved plan in force
@@ -179,8 +180,8 @@ func New(o Options) (*Agent, error) {
 		sweeping: map[string]chan struct{}{}, drivers: map[onpath.FunctionKind]*driver{},
 	}
 	a.measuring.netns, a.measuring.log, a.measuring.news = o.NetNS, a.part.Log, func() { base.Kick(a.part.ReportDue) }
-	a.wirer = wirer{node: o.Name, netns: o.NetNS, dir: a.part.Dir, log: a.part.Log,
-		users: sync.OnceValue(func() error { return userns.Possible(string(a.part.Dir)) })}
+	a.wirer = wiring.Wirer{Node: o.Name, NetNS: o.NetNS, Dir: a.part.Dir, Log: a.part.Log,
+		Users: sync.OnceValue(func() error { return userns.Possible(string(a.part.Dir)) })}
 	a.apply, a.held, a.guard = newApplier(a), newHeld(a.part.Dir), &guard{netNS: o.NetNS}
 	a.detector = newDetector(a.part, func() { a.apply.kick(false) })
 	a.echo, a.faults = &echo{part: a.part, detector: a.detector}, &faults{a: a}

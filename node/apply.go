@@ -11,6 +11,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // applier puts the data path's configuration in force: one Apply at a time, and
@@ -28,13 +29,13 @@ type applier struct {
 	hadConfig bool
 	routes    bool // the configuration in force is at uplinks between which the kernel routes
 
-	forwarding forwarding
+	forwarding wiring.Forwarding
 
 	failing base.Complaint // guarded by Agent.mu
 }
 
 func newApplier(a *Agent) *applier {
-	return &applier{a: a, wake: make(chan struct{}, 1), roundDone: make(chan struct{}), forwarding: forwarding{a: a}}
+	return &applier{a: a, wake: make(chan struct{}, 1), roundDone: make(chan struct{}), forwarding: wiring.Forwarding{Dir: a.part.Dir}}
 }
 
 // kick asks for a round.
@@ -167,13 +168,13 @@ func (p *applier) round(ctx context.Context) bool {
 
 // try applies c, which is plan's, unless it is in force already.
 func (p *applier) try(ctx context.Context, plan *onpath.NodePlan, c *onpath.DatapathConfig, force bool) error {
-	if err := p.forwarding.apply(c, true); err != nil {
+	if err := p.forwarding.Apply(c, p.a.routedWirings(), true); err != nil {
 		return err
 	}
 	if err := p.tryPath(ctx, plan, c, force); err != nil {
 		return err
 	}
-	return p.forwarding.apply(c, false)
+	return p.forwarding.Apply(c, p.a.routedWirings(), false)
 }
 
 // tryPath is the data path's part of it.
@@ -289,12 +290,12 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 	}
 	named := map[onpath.VportID]bool{}
 	for _, in := range a.instances {
-		for _, v := range wiringOf(in.id, in.plan).vports() {
+		for _, v := range wiring.Of(in.id, in.plan).Vports() {
 			named[v] = named[v] || !in.leaving || in.successor != nil
 		}
 	}
 	for _, in := range a.instances {
-		for _, v := range wiringOf(in.id, in.plan).vports() {
+		for _, v := range wiring.Of(in.id, in.plan).Vports() {
 			if in.leaving && named[v] {
 				continue // it is another one's, or named again: it must go with this one first
 			}
@@ -363,6 +364,19 @@ func (a *Agent) applyFailed(plan *onpath.NodePlan, err error) {
 		a.part.Log.Error("the plan cannot be put in force; the one before stays", "generation", plan.Generation, "err", err)
 	}
 	base.Kick(a.part.ReportDue)
+}
+
+// routedWirings are those of the instances whose kernels may forward, by vport.
+func (a *Agent) routedWirings() map[onpath.VportID]wiring.Wiring {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := make(map[onpath.VportID]wiring.Wiring, len(a.instances))
+	for _, in := range a.instances {
+		if w := wiring.Of(in.id, in.plan); in.wired && w.Forwards() {
+			out[w.Vport] = w
+		}
+	}
+	return out
 }
 
 func newApplyTime() prometheus.Histogram {

@@ -12,6 +12,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/packet"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // A sleeping instance has its devices and is made up to its program's beginning. The data path
@@ -223,7 +224,7 @@ func (in *instance) sleep(ctx context.Context, plan *onpath.InstancePlan) bool {
 // lieDown has what comes for the instance kept; it returns when that is in force.
 func (in *instance) lieDown(ctx context.Context, hold onpath.Size) {
 	in.kept.begin(hold)
-	in.a.punts.keep(wiringOf(in.id, in.current()).vports(), &in.kept)
+	in.a.punts.keep(wiring.Of(in.id, in.current()).Vports(), &in.kept)
 	in.a.mu.Lock()
 	in.open, in.asleep = true, true
 	in.a.mu.Unlock()
@@ -258,7 +259,7 @@ func (in *instance) letIn() {
 	if !ok {
 		return
 	}
-	if err := in.kept.letIn(reader.Inlet, wiringOf(in.id, in.current()).vports()); err != nil {
+	if err := in.kept.letIn(reader.Inlet, wiring.Of(in.id, in.current()).Vports()); err != nil {
 		in.a.part.Log.Warn("some of what came while an instance slept is lost", "instance", in.id, "err", err)
 	}
 }
@@ -312,7 +313,7 @@ func (in *instance) handedOver(ctx context.Context, plan *onpath.InstancePlan) (
 	if err != nil {
 		return 0, false
 	}
-	for _, v := range wiringOf(in.id, *plan).vports() {
+	for _, v := range wiring.Of(in.id, *plan).Vports() {
 		packets += c.Vports[v].Out.Packets
 	}
 	return packets, true

@@ -10,6 +10,7 @@ import (
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/internal/sockets"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // creation makes an instance in its runtime, up to the start of its process: it prepares
@@ -59,7 +60,7 @@ func (in *instance) createAhead(ctx context.Context) {
 	if _, ok := rt.(onpath.Creator); !ok {
 		return
 	}
-	anew, err := in.a.wirer.namespace(wiringOf(in.id, plan), 0)
+	anew, err := in.a.wirer.Namespace(wiring.Of(in.id, plan), 0)
 	if err != nil {
 		return // wire says why
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/onpath/onpath/internal/impair"
 	"github.com/onpath/onpath/internal/wholefile"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // A fault that lasts is written down before it is caused, with all that its end
@@ -83,7 +84,7 @@ func (f *faults) cause(ctx context.Context, r onpath.FaultRequest) (*onpath.Faul
 		return nil, err
 	}
 	l.Fault.Until = now.Add(time.Duration(r.For))
-	l.aim(proc.Pid(), wiringOf(in.id, plan))
+	l.aim(proc.Pid(), wiring.Of(in.id, plan))
 	if err := saveLease(a.part.Dir, l); err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // sleeper is a process to be stopped.
@@ -46,7 +47,7 @@ func TestKeepFault(t *testing.T) {
 	pid := sleeper(t)
 	d := base.Dir(t.TempDir())
 	l := &lease{Fault: onpath.Fault{ID: "stall-1", Kind: onpath.FaultStall, Until: time.Now().Add(300 * time.Millisecond)}}
-	l.aim(pid, wiring{})
+	l.aim(pid, wiring.Wiring{})
 	if len(l.Stopped) != 1 || l.Stopped[0].PID != pid || l.Stopped[0].Start == "" {
 		t.Fatalf("aims at %+v", l.Stopped)
 	}
@@ -103,7 +104,7 @@ func TestEndLike(t *testing.T) {
 	pid := sleeper(t)
 	stall := func(id, instance string) *lease {
 		l := &lease{Fault: onpath.Fault{ID: id, Kind: onpath.FaultStall, Instance: instance, Until: time.Now().Add(time.Hour)}}
-		l.aim(pid, wiring{})
+		l.aim(pid, wiring.Wiring{})
 		if err := saveLease(d, l); err != nil {
 			t.Fatal(err)
 		}

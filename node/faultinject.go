@@ -14,6 +14,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/impair"
 	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // processID is a process that cannot be mistaken for a later one.
@@ -83,7 +84,7 @@ func (l *lease) kill(pid int) error {
 }
 
 // aim notes what the fault is done to.
-func (l *lease) aim(pid int, w wiring) {
+func (l *lease) aim(pid int, w wiring.Wiring) {
 	if l.Fault.Kind == onpath.FaultStall {
 		for _, p := range insideOf(pid) {
 			l.Stopped = append(l.Stopped, p)
@@ -91,11 +92,11 @@ func (l *lease) aim(pid int, w wiring) {
 		}
 		return
 	}
-	for _, p := range w.ports() {
+	for _, p := range w.Ports() {
 		if l.Fault.Kind == onpath.FaultDelay { // a queue is where frames are sent
-			l.Fault.Devices = append(l.Fault.Devices, onpath.DeviceName(p.id))
+			l.Fault.Devices = append(l.Fault.Devices, onpath.DeviceName(p.ID))
 		}
-		l.Fault.Devices = append(l.Fault.Devices, inside+p.inside)
+		l.Fault.Devices = append(l.Fault.Devices, inside+p.Inside)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/impair"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // The faults of a node. Its tunnels lose everything, and so do the questions by which nodes
@@ -87,7 +88,7 @@ func (f *faults) ofNode(r onpath.FaultRequest) (*onpath.Fault, error) {
 
 // underlayDevice is the one with the underlay address.
 func underlayDevice(netns string, u onpath.Underlay) (string, error) {
-	h, err := handle(netns)
+	h, err := wiring.Open(netns)
 	if err != nil {
 		return "", err
 	}

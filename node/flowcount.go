@@ -7,6 +7,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // countLoop counts flows when a report is due, but never for longer than it rests
@@ -151,7 +152,7 @@ func (a *Agent) toCount() flowCount {
 			continue
 		}
 		c.drains[in] = in.drains
-		for _, v := range wiringOf(in.id, in.plan).vports() {
+		for _, v := range wiring.Of(in.id, in.plan).Vports() {
 			c.vports[v] = in
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/wholefile"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // heldUplink is an uplink at which chains are in force, or were until it could not be
@@ -107,7 +108,7 @@ func indexesOf(netNS string, e *onpath.Edge) map[string]int {
 	if e == nil || len(e.Uplinks) == 0 {
 		return out
 	}
-	h, err := handle(netNS)
+	h, err := wiring.Open(netNS)
 	if err != nil {
 		return out
 	}

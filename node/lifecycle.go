@@ -379,7 +379,7 @@ func (in *instance) remove(ctx context.Context) error {
 		in.process(nil)
 	}
 	in.a.notifier.shut(in.id)
-	if err := in.a.wirer.unwire(in.id, in.rec.Vports); err != nil {
+	if err := in.a.wirer.Unwire(in.id, in.rec.Vports); err != nil {
 		return err
 	}
 	return removeRecord(in.a.part.Dir, in.id)

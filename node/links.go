@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // watchLinks follows the devices of the agent's namespace. A device of an
@@ -87,12 +88,12 @@ func (m *machine) followLinks(ctx context.Context) error {
 }
 
 func (m *machine) linkChanged(u netlink.LinkUpdate) {
-	if !strings.HasPrefix(u.Attrs().Alias, aliasPrefix) {
+	if !strings.HasPrefix(u.Attrs().Alias, wiring.AliasPrefix) {
 		base.Kick(m.inspect)
 		return
 	}
 	if u.Header.Type == unix.RTM_DELLINK {
-		if id, ok := strings.CutPrefix(u.Attrs().Alias, m.a.wirer.alias("")); ok {
+		if id, ok := strings.CutPrefix(u.Attrs().Alias, m.a.wirer.Alias("")); ok {
 			m.a.wake(id)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // The conditions that a node reports. An uplink's are onpath.ConditionUplink and
@@ -167,7 +168,7 @@ func (a *Agent) spec() onpath.NodeSpec {
 }
 
 func (m *machine) inspectAll(spec onpath.NodeSpec) (sighting, error) {
-	h, err := handle(m.part.NetNS)
+	h, err := wiring.Open(m.part.NetNS)
 	if err != nil {
 		return sighting{}, err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/wholefile"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // meterEvery is how often what instances have used is read and kept.
@@ -109,7 +110,7 @@ func (a *Agent) readMeters(ctx context.Context, only *instance) {
 		}
 		there[in.plan.UID] = true
 		if only == nil || in == only {
-			list = append(list, metered{in, in.plan, in.proc, wiringOf(in.id, in.plan).vports()})
+			list = append(list, metered{in, in.plan, in.proc, wiring.Of(in.id, in.plan).Vports()})
 		}
 	}
 	a.mu.Unlock()

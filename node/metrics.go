@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 var (
@@ -71,7 +72,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	acked := c.a.acked
 	for _, in := range c.a.instances {
 		states[in.state]++
-		for _, v := range wiringOf(in.id, in.plan).vports() {
+		for _, v := range wiring.Of(in.id, in.plan).Vports() {
 			names[v] = in.plan.Tenant + "/" + in.plan.Name
 		}
 		if !in.leaving {

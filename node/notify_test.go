@@ -66,7 +66,11 @@ func TestNotify(t *testing.T) {
 			return err
 		}
 		defer h.Close()
-		return up(h, "lo", 0)
+		lo, err := h.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return h.LinkSetUp(lo)
 	})
 	if err != nil {
 		t.Fatal(err)

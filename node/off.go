@@ -15,6 +15,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // OffOptions is what Off needs. No agent may run with the same StateDir.
@@ -73,7 +74,7 @@ func Off(ctx context.Context, o OffOptions) (removed []string, err error) {
 		o.Name = cmp.Or(o.Name, saved.Node)
 		wire = wireOf(o.NetNS, cmp.Or(saved.InForce, saved.Wanted))
 	}
-	off := off{o: o, dir: st, wirer: wirer{node: o.Name, netns: o.NetNS, dir: st, log: o.Log}}
+	off := off{o: o, dir: st, wirer: wiring.Wirer{Node: o.Name, NetNS: o.NetNS, Dir: st, Log: o.Log}}
 	for _, p := range o.Parts {
 		off.step(p.Found, p.What, func() error { return p.Remove(ctx) })
 	}
@@ -92,7 +93,7 @@ func wireOf(netNS string, p *onpath.NodePlan) (devices []string) {
 	if p == nil || p.Datapath.Edge == nil {
 		return nil
 	}
-	h, err := handle(netNS)
+	h, err := wiring.Open(netNS)
 	if err != nil {
 		return nil // there is nothing to say, and Off goes on with all else dead
 	}
@@ -113,7 +114,7 @@ func wireOf(netNS string, p *onpath.NodePlan) (devices []string) {
 type off struct {
 	o       OffOptions
 	dir     base.Dir
-	wirer   wirer
+	wirer   wiring.Wirer
 	removed []string
 	errs    []error
 }
@@ -146,12 +147,12 @@ func (f *off) wires() {
 		f.errs = append(f.errs, err)
 	}
 	if f.o.Name != "" {
-		devices, err := f.wirer.devices()
+		devices, err := f.wirer.Devices()
 		if err != nil {
 			f.errs = append(f.errs, err)
 		}
 		for name := range devices {
-			f.step(true, "device "+name, func() error { return f.wirer.deleteDevice(name) })
+			f.step(true, "device "+name, func() error { return f.wirer.DeleteDevice(name) })
 		}
 	}
 	names, err := os.ReadDir(f.dir.Namespaces())
@@ -167,7 +168,7 @@ func (f *off) wires() {
 		}
 	}
 	for id, rec := range records {
-		f.step(true, "network namespace of instance "+id, func() error { return f.wirer.unwire(id, rec.Vports) })
+		f.step(true, "network namespace of instance "+id, func() error { return f.wirer.Unwire(id, rec.Vports) })
 	}
 }
 

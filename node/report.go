@@ -10,6 +10,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // reportLoop reports every change at once, and as a sign of life every
@@ -85,7 +86,7 @@ func (a *Agent) plannedName(p onpath.InstancePlan) bool {
 // report is called with Agent.mu held.
 func (in *instance) report(inForce map[onpath.VportID]bool) onpath.InstanceReport {
 	wired := true
-	for _, v := range wiringOf(in.id, in.plan).vports() {
+	for _, v := range wiring.Of(in.id, in.plan).Vports() {
 		wired = wired && inForce[v]
 	}
 	r := onpath.InstanceReport{

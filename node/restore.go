@@ -11,6 +11,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // restore gives what an earlier agent left: the record, and the process if it runs.
@@ -31,7 +32,7 @@ func (in *instance) restore() onpath.Process {
 		in.rec.Ready, in.rec.Asleep = old.Ready && !restarted, old.Asleep && !restarted && plan.OnDemand != nil
 		in.a.mu.Unlock()
 	}
-	in.rec.Vports = wiringOf(in.id, plan).vports()
+	in.rec.Vports = wiring.Of(in.id, plan).Vports()
 	for _, v := range old.Vports { // never forget a device that was made
 		if !slices.Contains(in.rec.Vports, v) {
 			in.rec.Vports = append(in.rec.Vports, v)
@@ -77,7 +78,7 @@ func (in *instance) takeAdopted() onpath.Process {
 // instance's namespace is there, which no start of the machine outlives.
 func (in *instance) restarted(r record) bool {
 	if r.Boot == "" || in.rec.Boot == "" {
-		return wiringOf(in.id, in.current()).Attach != attachInline && !netnsrun.Is(in.a.part.Dir.NetNS(in.id))
+		return wiring.Of(in.id, in.current()).Attach != wiring.AttachInline && !netnsrun.Is(in.a.part.Dir.NetNS(in.id))
 	}
 	return r.Boot != in.rec.Boot
 }
@@ -144,33 +145,33 @@ func (w *supervision) rewire(ctx context.Context) {
 // wire makes namespace, devices, addresses and routes what the plan says.
 func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 	plan := in.current()
-	w := wiringOf(in.id, plan)
-	err := checkSysctls(w.Sysctls)
-	var made made
-	if err == nil && w.Attach != attachInline {
+	w := wiring.Of(in.id, plan)
+	err := wiring.CheckSysctls(w.Sysctls)
+	var made wiring.Made
+	if err == nil && w.Attach != wiring.AttachInline {
 		pid := 0
 		if _, apart := p.(onpath.Attached); p != nil && !apart {
 			pid = p.Pid()
 		}
-		made, err = in.a.wirer.wire(ctx, w, in.rec.Wiring, pid)
+		made, err = in.a.wirer.Wire(ctx, w, in.rec.Wiring, pid)
 	}
-	if made.namespace {
+	if made.Namespace {
 		in.namespaceReplacedFor(p)
 	}
 	done := ""
 	if err == nil {
 		done = base.Hash(w)
 	}
-	rewired := made.device || made.namespace || in.rec.Wiring != done
+	rewired := made.Device || made.Namespace || in.rec.Wiring != done
 	if rewired {
-		in.a.apply.forwarding.forget(w.Vport)
+		in.a.apply.forwarding.Forget(w.Vport)
 	}
-	if in.rec.Wiring != done && (made.device || ctx.Err() == nil) {
+	if in.rec.Wiring != done && (made.Device || ctx.Err() == nil) {
 		in.rec.Wiring = done
 		in.persist()
 	}
 	// What served goes on serving by devices that are as they were.
-	keeps := err != nil && !made.device && !made.namespace && in.a.wirer.there(w)
+	keeps := err != nil && !made.Device && !made.Namespace && in.a.wirer.There(w)
 	in.a.mu.Lock()
 	was, wasErr := in.wired, in.wireErr
 	in.wired, in.wireErr = err == nil || keeps && (was || in.open), ""
@@ -180,7 +181,7 @@ func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 	changed, told := was != in.wired, wasErr == in.wireErr
 	in.a.mu.Unlock()
 	if rewired || changed {
-		in.a.apply.kick(made.device)
+		in.a.apply.kick(made.Device)
 	}
 	if !told {
 		base.Kick(in.a.part.ReportDue)
@@ -191,7 +192,7 @@ func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 // inWrongNamespace reports whether a process surely is not in the instance's network namespace:
 // that was made anew while nobody could say where the process is.
 func (in *instance) inWrongNamespace(p onpath.Process) bool {
-	if p.Pid() == 0 || wiringOf(in.id, in.current()).Attach == attachInline {
+	if p.Pid() == 0 || wiring.Of(in.id, in.current()).Attach == wiring.AttachInline {
 		return false
 	}
 	if a, ok := p.(onpath.Attached); ok {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // supervision is what supervise knows about one run of a process.
@@ -159,7 +160,7 @@ func (in *instance) closeAtEnd(p onpath.Process) (forget func()) {
 	if !ok || pid == 0 || ended(p) {
 		return func() {}
 	}
-	forget, err := c.CloseAtExit(pid, wiringOf(in.id, in.current()).vports())
+	forget, err := c.CloseAtExit(pid, wiring.Of(in.id, in.current()).Vports())
 	switch {
 	case err == nil:
 		return forget

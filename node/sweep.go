@@ -36,7 +36,7 @@ func (a *Agent) leftovers() (map[string]record, error) {
 	if err != nil {
 		return nil, err
 	}
-	devices, err := a.wirer.devices()
+	devices, err := a.wirer.Devices()
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ func (in *instance) awaitSweep() bool {
 
 // removeLeft removes all of an id but its process.
 func (a *Agent) removeLeft(id string, rec record) error {
-	devices, err := a.wirer.devices()
+	devices, err := a.wirer.Devices()
 	if err != nil {
 		return err
 	}
@@ -146,11 +146,11 @@ func (a *Agent) removeLeft(id string, rec record) error {
 		if owner != id {
 			continue
 		}
-		if err := a.wirer.deleteDevice(name); err != nil {
+		if err := a.wirer.DeleteDevice(name); err != nil {
 			return err
 		}
 	}
-	if err := a.wirer.unwire(id, rec.Vports); err != nil {
+	if err := a.wirer.Unwire(id, rec.Vports); err != nil {
 		return err
 	}
 	if err := removeRecord(a.part.Dir, id); err != nil {

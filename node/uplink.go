@@ -13,6 +13,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // needsForwarding tells the uplinks between which the kernel routes.
@@ -28,10 +29,10 @@ func underlay(h *netlink.Handle, addr netip.Addr) (netlink.Link, onpath.Conditio
 		c.Message = "the node has no underlay address, which only a node alone can do without; set spec.underlay.address"
 		return nil, c
 	}
-	all, err := dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
+	all, err := wiring.Dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
 	if err == nil {
 		for _, have := range all {
-			if prefixOf(have.IPNet).Addr() != addr {
+			if wiring.PrefixOf(have.IPNet).Addr() != addr {
 				continue
 			}
 			if l, err := h.LinkByIndex(have.LinkIndex); err == nil {
@@ -47,7 +48,7 @@ func underlay(h *netlink.Handle, addr netip.Addr) (netlink.Link, onpath.Conditio
 
 // networksBehind are those of the machine's devices that are no uplinks.
 func networksBehind(h *netlink.Handle, uplinks []onpath.Uplink) (out []netip.Prefix) {
-	all, err := dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
+	all, err := wiring.Dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil
 	}
@@ -59,7 +60,7 @@ func networksBehind(h *netlink.Handle, uplinks []onpath.Uplink) (out []netip.Pre
 	}
 	for _, have := range all {
 		if !names[have.LinkIndex] {
-			out = append(out, prefixOf(have.IPNet).Masked())
+			out = append(out, wiring.PrefixOf(have.IPNet).Masked())
 		}
 	}
 	return out
@@ -67,13 +68,13 @@ func networksBehind(h *netlink.Handle, uplinks []onpath.Uplink) (out []netip.Pre
 
 // addressesOf are those of the machine by which others know it, in order.
 func addressesOf(h *netlink.Handle) ([]netip.Addr, error) {
-	all, err := dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
+	all, err := wiring.Dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list this machine's addresses: %w", err)
 	}
 	var out []netip.Addr
 	for _, have := range all {
-		if a := prefixOf(have.IPNet).Addr(); a.IsGlobalUnicast() {
+		if a := wiring.PrefixOf(have.IPNet).Addr(); a.IsGlobalUnicast() {
 			out = append(out, a)
 		}
 	}
@@ -162,7 +163,7 @@ func (m *machine) forwarding() onpath.Condition {
 				continue
 			}
 			if m.a.opt.SetForwarding {
-				if err := (sysctl{key, "1"}).set(); err != nil {
+				if err := (wiring.Sysctl{Key: key, Value: "1"}).Set(); err != nil {
 					return err
 				}
 				m.part.Log.Info("turned forwarding on", "sysctl", key)

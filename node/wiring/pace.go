@@ -1,4 +1,4 @@
-package node
+package wiring
 
 import (
 	"errors"
@@ -16,15 +16,15 @@ import (
 // that takes away the queue in its own namespace sends above the rate.
 
 // pace makes the queues of an instance's devices what its rate asks for.
-func (r wirer) pace(host, in *netlink.Handle, w wiring) error {
-	for _, p := range w.ports() {
+func (r Wirer) pace(host, in *netlink.Handle, w Wiring) error {
+	for _, p := range w.Ports() {
 		for _, end := range []struct {
 			h    *netlink.Handle
 			name string
-		}{{host, onpath.DeviceName(p.id)}, {in, p.inside}} {
+		}{{host, onpath.DeviceName(p.ID)}, {in, p.Inside}} {
 			err := pace(end.h, end.name, w)
 			if errors.Is(err, unix.ENOENT) && w.Rate != 0 {
-				r.log.Warn("the kernel has no queue that keeps a rate (sch_tbf); bursts above it are dropped", "instance", w.ID)
+				r.Log.Warn("the kernel has no queue that keeps a rate (sch_tbf); bursts above it are dropped", "instance", w.ID)
 				return nil
 			}
 			if err != nil {
@@ -42,7 +42,7 @@ const etherHeader = 14
 // burst is cut below what waits in front would stand still for ever.
 const segmented = 128 << 10
 
-func pace(h *netlink.Handle, device string, w wiring) error {
+func pace(h *netlink.Handle, device string, w Wiring) error {
 	l, err := h.LinkByName(device)
 	if err != nil {
 		return err

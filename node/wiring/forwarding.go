@@ -1,4 +1,4 @@
-package node
+package wiring
 
 import (
 	"fmt"
@@ -6,29 +6,30 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/node/base"
 )
 
-// forwarding keeps the kernels of instances that get copies only from forwarding: each
+// Forwarding keeps the kernels of instances that get copies only from forwarding: each
 // copy would come out again, and who listens there sees each packet twice.
-type forwarding struct {
-	a *Agent
+type Forwarding struct {
+	Dir base.Dir
 
 	mu sync.Mutex
 	// set is what was set last, by vport: true where the kernel forwards.
 	set map[onpath.VportID]bool
 }
 
-// forget has the next round set it again: the instance was wired, as one that forwards.
-func (f *forwarding) forget(v onpath.VportID) {
+// Forget has the next round set it again: the instance was wired, as one that forwards.
+func (f *Forwarding) Forget(v onpath.VportID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.set, v)
 }
 
-// apply has kernels forward, or with on false forward no more, as the configuration says:
-// on before it is in force, off after that.
-func (f *forwarding) apply(c *onpath.DatapathConfig, on bool) error {
-	ws := f.a.routedWirings()
+// Apply has kernels forward, or with on false forward no more, as the configuration says:
+// on before it is in force, off after that. ws are the wirings of the instances whose
+// kernels may forward, by vport.
+func (f *Forwarding) Apply(c *onpath.DatapathConfig, ws map[onpath.VportID]Wiring, on bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := make(map[onpath.VportID]bool, len(ws))
@@ -45,7 +46,7 @@ func (f *forwarding) apply(c *onpath.DatapathConfig, on bool) error {
 		if on == v.Mirror || known && forwards == on {
 			continue
 		}
-		path := f.a.part.Dir.NetNS(w.ID)
+		path := f.Dir.NetNS(w.ID)
 		if !netnsrun.Is(path) {
 			continue // it is being made anew, and then wired
 		}
@@ -56,17 +57,4 @@ func (f *forwarding) apply(c *onpath.DatapathConfig, on bool) error {
 	}
 	f.set = now
 	return nil
-}
-
-// routedWirings are those of the instances whose kernels may forward, by vport.
-func (a *Agent) routedWirings() map[onpath.VportID]wiring {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	out := make(map[onpath.VportID]wiring, len(a.instances))
-	for _, in := range a.instances {
-		if w := wiringOf(in.id, in.plan); in.wired && w.forwards() {
-			out[w.Vport] = w
-		}
-	}
-	return out
 }

@@ -1,4 +1,4 @@
-package node
+package wiring
 
 import (
 	"fmt"
@@ -16,10 +16,10 @@ import (
 )
 
 // outside sets the host's ends: no addresses of their own, no talk of their own.
-func (r wirer) outside(host *netlink.Handle, w wiring) error {
-	err := netnsrun.Do(r.netns, func() error {
-		for _, p := range w.ports() {
-			dev := onpath.DeviceName(p.id)
+func (r Wirer) outside(host *netlink.Handle, w Wiring) error {
+	err := netnsrun.Do(r.NetNS, func() error {
+		for _, p := range w.Ports() {
+			dev := onpath.DeviceName(p.ID)
 			if w.WholeFrames {
 				if err := offload.Disable(dev, offload.CompleteFrames); err != nil {
 					return err
@@ -27,7 +27,7 @@ func (r wirer) outside(host *netlink.Handle, w wiring) error {
 			}
 			// The data path decides what of an instance's packets is routed; where
 			// it asks the kernel's FIB, the device must be allowed to forward.
-			for _, s := range []sysctl{
+			for _, s := range []Sysctl{
 				{"net.ipv6.conf." + dev + ".accept_ra", "0"},
 				{"net.ipv6.conf." + dev + ".addr_gen_mode", "1"}, // no link-local address, no chatter
 				{"net.ipv6.conf." + dev + ".forwarding", "1"},
@@ -35,7 +35,7 @@ func (r wirer) outside(host *netlink.Handle, w wiring) error {
 				{"net.ipv4.conf." + dev + ".arp_ignore", "8"},
 				{"net.ipv4.conf." + dev + ".send_redirects", "0"},
 			} {
-				if err := s.set(); err != nil {
+				if err := s.Set(); err != nil {
 					return err
 				}
 			}
@@ -45,8 +45,8 @@ func (r wirer) outside(host *netlink.Handle, w wiring) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range w.ports() {
-		if err := up(host, onpath.DeviceName(p.id), w.MTU); err != nil {
+	for _, p := range w.Ports() {
+		if err := up(host, onpath.DeviceName(p.ID), w.MTU); err != nil {
 			return err
 		}
 	}
@@ -54,15 +54,15 @@ func (r wirer) outside(host *netlink.Handle, w wiring) error {
 }
 
 // inside sets up the instance's namespace.
-func (r wirer) inside(in *netlink.Handle, w wiring, path string) error {
+func (r Wirer) inside(in *netlink.Handle, w Wiring, path string) error {
 	if err := netnsrun.Do(path, func() error { return setAll(append(w.baseSysctls(), w.originSysctls()...)) }); err != nil {
 		return err
 	}
 	if err := up(in, "lo", 0); err != nil {
 		return err
 	}
-	for _, p := range w.ports() {
-		if err := up(in, p.inside, w.MTU); err != nil {
+	for _, p := range w.Ports() {
+		if err := up(in, p.Inside, w.MTU); err != nil {
 			return err
 		}
 	}
@@ -92,7 +92,7 @@ func up(h *netlink.Handle, name string, mtu int) error {
 
 // routes gives a routed instance its addresses, next hops and default routes;
 // without IPv6 only those of IPv4.
-func routes(in *netlink.Handle, w wiring, ipv6 bool) error {
+func routes(in *netlink.Handle, w Wiring, ipv6 bool) error {
 	eth, err := in.LinkByName("eth0")
 	if err != nil {
 		return fmt.Errorf("find eth0 in the instance: %w", err)
@@ -127,7 +127,7 @@ func routes(in *netlink.Handle, w wiring, ipv6 bool) error {
 
 // held are all addresses of eth0. Those of services come last: the kernel takes the first
 // of its version as the source of what the instance begins.
-func (w wiring) held() []netip.Prefix {
+func (w Wiring) held() []netip.Prefix {
 	out := slices.Clone(w.Addresses)
 	for _, a := range w.Serves {
 		out = append(out, netip.PrefixFrom(a, a.BitLen()))
@@ -142,12 +142,12 @@ func anywhere(a netip.Addr) *net.IPNet {
 // addresses makes eth0's own addresses those of want. They come without the
 // network's route (noprefixroute): neighbours in it are behind the gateway too.
 func addresses(in *netlink.Handle, eth netlink.Link, want []netip.Prefix, serves []netip.Addr) error {
-	have, err := dump(func() ([]netlink.Addr, error) { return in.AddrList(eth, netlink.FAMILY_ALL) })
+	have, err := Dump(func() ([]netlink.Addr, error) { return in.AddrList(eth, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list the instance's addresses: %w", err)
 	}
 	for _, a := range have {
-		if a.Flags&unix.IFA_F_NOPREFIXROUTE == 0 || slices.Contains(want, prefixOf(a.IPNet)) {
+		if a.Flags&unix.IFA_F_NOPREFIXROUTE == 0 || slices.Contains(want, PrefixOf(a.IPNet)) {
 			continue // the kernel's, the program's, or as it should be
 		}
 		if err := in.AddrDel(eth, &a); err != nil {
@@ -174,7 +174,8 @@ func addresses(in *netlink.Handle, eth netlink.Link, want []netip.Prefix, serves
 	return nil
 }
 
-func prefixOf(n *net.IPNet) netip.Prefix {
+// PrefixOf is an address with its network.
+func PrefixOf(n *net.IPNet) netip.Prefix {
 	a, _ := netip.AddrFromSlice(n.IP)
 	bits, _ := n.Mask.Size()
 	return netip.PrefixFrom(a.Unmap(), bits)

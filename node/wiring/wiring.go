@@ -1,4 +1,7 @@
-package node
+// Package wiring hangs instances in the network: it makes and removes their namespaces and
+// devices, with addresses, routes, kernel settings and queues. It keeps no state but what
+// Forwarding says.
+package wiring
 
 import (
 	"context"
@@ -28,8 +31,8 @@ var (
 	gateway6 = netip.MustParseAddr("fe80::1")
 )
 
-// wiring is how one instance hangs in the network.
-type wiring struct {
+// Wiring is how one instance hangs in the network.
+type Wiring struct {
 	ID        string                 `json:"id"`
 	Attach    onpath.ContainerAttach `json:"attach"`
 	Vport     onpath.VportID         `json:"vport"`
@@ -47,18 +50,19 @@ type wiring struct {
 	UserNamespace onpath.UserNamespaceRule `json:"-"`
 }
 
-// attachInline is how an ebpf function hangs in the network: not at all.
-const attachInline onpath.ContainerAttach = "inline"
+// AttachInline is how an ebpf function hangs in the network: not at all.
+const AttachInline onpath.ContainerAttach = "inline"
 
 const defaultMTU = 1500 // bytes, where the plan says nothing
 
-func wiringOf(id string, p onpath.InstancePlan) wiring {
-	w := wiring{ID: id, Vport: p.Vport, Back: p.Back, Addresses: p.Addresses, Serves: p.Serves, MTU: p.MTU, UserNamespace: p.UserNamespace}
+// Of is the wiring of an instance by its plan.
+func Of(id string, p onpath.InstancePlan) Wiring {
+	w := Wiring{ID: id, Vport: p.Vport, Back: p.Back, Addresses: p.Addresses, Serves: p.Serves, MTU: p.MTU, UserNamespace: p.UserNamespace}
 	t := p.Spec.Traits()
 	w.Attach, w.Sysctls, w.WholeFrames = t.Attach, t.Sysctls, t.WholeFrames
 	w.Originate = p.Spec.Packets == onpath.PacketsOriginate
 	if t.Inline {
-		w.Attach = attachInline
+		w.Attach = AttachInline
 	}
 	if w.MTU == 0 {
 		w.MTU = defaultMTU
@@ -67,46 +71,48 @@ func wiringOf(id string, p onpath.InstancePlan) wiring {
 	return w
 }
 
-// port is one veth pair: its vport, and the name of the instance's end.
-type port struct {
-	id     onpath.VportID
-	inside string
+// Port is one veth pair: its vport, and the name of the end in the instance.
+type Port struct {
+	ID     onpath.VportID
+	Inside string
 }
 
-func (w wiring) ports() []port {
-	if w.Attach == attachInline {
+// Ports are the veth pairs.
+func (w Wiring) Ports() []Port {
+	if w.Attach == AttachInline {
 		return nil
 	}
 	if w.Attach == onpath.Bridged {
-		return []port{{w.Vport, "eth0"}, {w.Back, "eth1"}}
+		return []Port{{w.Vport, "eth0"}, {w.Back, "eth1"}}
 	}
-	return []port{{w.Vport, "eth0"}}
+	return []Port{{w.Vport, "eth0"}}
 }
 
-func (w wiring) vports() []onpath.VportID {
-	if w.Attach == attachInline {
+// Vports are those of all ports.
+func (w Wiring) Vports() []onpath.VportID {
+	if w.Attach == AttachInline {
 		return []onpath.VportID{w.Vport}
 	}
 	var ids []onpath.VportID
-	for _, p := range w.ports() {
-		ids = append(ids, p.id)
+	for _, p := range w.Ports() {
+		ids = append(ids, p.ID)
 	}
 	return ids
 }
 
-// wirer makes and removes namespaces and devices. The host's ends lie in the
+// Wirer makes and removes namespaces and devices. The host's ends lie in the
 // agent's own namespace.
-type wirer struct {
-	node  string
-	netns string // of the host's ends; empty: the process's own
-	dir   base.Dir
-	log   *slog.Logger
+type Wirer struct {
+	Node  string
+	NetNS string // of the host's ends; empty: the process's own
+	Dir   base.Dir
+	Log   *slog.Logger
 	// users says why containers cannot have users of their own here.
-	users func() error
+	Users func() error
 }
 
-// handle opens netlink in the namespace at path.
-func handle(path string) (*netlink.Handle, error) {
+// Open opens netlink in the namespace at path.
+func Open(path string) (*netlink.Handle, error) {
 	ns := netns.None()
 	if path != "" {
 		f, err := netns.GetFromPath(path)
@@ -123,36 +129,36 @@ func handle(path string) (*netlink.Handle, error) {
 	return h, nil
 }
 
-// wire makes the instance's namespace, devices, addresses and routes, where
+// Wire makes the instance's namespace, devices, addresses and routes, where
 // they are not as w wants them; done is the hash of what an earlier wire made.
 // pid, if not 0, is a running process of the instance: its namespace is used.
 // It reports what it made anew, also if it failed.
-func (r wirer) wire(ctx context.Context, w wiring, done string, pid int) (made made, err error) {
-	path := r.dir.NetNS(w.ID)
-	if made.namespace, err = r.namespace(w, pid); err != nil {
+func (r Wirer) Wire(ctx context.Context, w Wiring, done string, pid int) (made Made, err error) {
+	path := r.Dir.NetNS(w.ID)
+	if made.Namespace, err = r.Namespace(w, pid); err != nil {
 		return made, err
 	}
-	host, err := handle(r.netns)
+	host, err := Open(r.NetNS)
 	if err != nil {
 		return made, err
 	}
 	defer host.Close()
-	in, err := handle(path)
+	in, err := Open(path)
 	if err != nil {
 		return made, err
 	}
 	defer in.Close()
-	for _, p := range w.ports() {
+	for _, p := range w.Ports() {
 		if err := ctx.Err(); err != nil {
 			return made, err
 		}
 		device, err := r.pair(host, in, w, p)
-		made.device = made.device || device
+		made.Device = made.Device || device
 		if err != nil {
 			return made, err
 		}
 	}
-	if !made.device && done == base.Hash(w) {
+	if !made.Device && done == base.Hash(w) {
 		return made, nil
 	}
 	if err := r.inside(in, w, path); err != nil {
@@ -164,31 +170,31 @@ func (r wirer) wire(ctx context.Context, w wiring, done string, pid int) (made m
 	return made, r.pace(host, in, w)
 }
 
-// there reports whether all devices of an instance are, connected as they must be.
-func (r wirer) there(w wiring) bool {
-	host, err := handle(r.netns)
+// There reports whether all devices of an instance are, connected as they must be.
+func (r Wirer) There(w Wiring) bool {
+	host, err := Open(r.NetNS)
 	if err != nil {
 		return false
 	}
 	defer host.Close()
-	in, err := handle(r.dir.NetNS(w.ID))
+	in, err := Open(r.Dir.NetNS(w.ID))
 	if err != nil {
 		return false
 	}
 	defer in.Close()
-	return !slices.ContainsFunc(w.ports(), func(p port) bool {
-		l, err := host.LinkByName(onpath.DeviceName(p.id))
-		return err != nil || !connected(in, l, p.inside)
+	return !slices.ContainsFunc(w.Ports(), func(p Port) bool {
+		l, err := host.LinkByName(onpath.DeviceName(p.ID))
+		return err != nil || !connected(in, l, p.Inside)
 	})
 }
 
-// made is what of an instance's wiring was not there before.
-type made struct{ namespace, device bool }
+// Made is what of an instance's wiring was not there before.
+type Made struct{ Namespace, Device bool }
 
-// namespace makes the instance's namespace unless it is there; anew if nothing
+// Namespace makes the instance's namespace unless it is there; anew if nothing
 // runs in it.
-func (r wirer) namespace(w wiring, pid int) (anew bool, err error) {
-	path := r.dir.NetNS(w.ID)
+func (r Wirer) Namespace(w Wiring, pid int) (anew bool, err error) {
+	path := r.Dir.NetNS(w.ID)
 	if netnsrun.Is(path) {
 		return false, nil
 	}
@@ -196,7 +202,7 @@ func (r wirer) namespace(w wiring, pid int) (anew bool, err error) {
 		return false, netnsrun.Bind(own, path) // the name is gone (another mount namespace), the namespace is not
 	}
 	if w.UserNamespace != "" {
-		err := r.users()
+		err := r.Users()
 		if err == nil {
 			return true, userns.CreateNet(path, userns.First(uint32(w.Vport)))
 		}
@@ -205,7 +211,7 @@ func (r wirer) namespace(w wiring, pid int) (anew bool, err error) {
 				Message: "containers have no users of their own on this node: " + err.Error(),
 				Remedy:  "see onpath doctor on the node, or change spec.isolation.userNamespaces of its cloudlet"}
 		}
-		r.log.Warn("a tenant's container has the machine's users", "instance", w.ID, "err", err)
+		r.Log.Warn("a tenant's container has the machine's users", "instance", w.ID, "err", err)
 	}
 	return true, netnsrun.Create(path)
 }
@@ -219,13 +225,13 @@ func isHosts(ns string) bool {
 }
 
 // pair makes one veth pair unless it is there, whole.
-func (r wirer) pair(host, in *netlink.Handle, w wiring, p port) (made bool, err error) {
-	name := onpath.DeviceName(p.id)
+func (r Wirer) pair(host, in *netlink.Handle, w Wiring, p Port) (made bool, err error) {
+	name := onpath.DeviceName(p.ID)
 	switch l, err := host.LinkByName(name); {
-	case err == nil && connected(in, l, p.inside):
+	case err == nil && connected(in, l, p.Inside):
 		return false, nil
 	case err == nil:
-		if owner, ok := strings.CutPrefix(l.Attrs().Alias, r.alias("")); ok && owner != w.ID {
+		if owner, ok := strings.CutPrefix(l.Attrs().Alias, r.Alias("")); ok && owner != w.ID {
 			return false, fmt.Errorf("device %s still belongs to instance %s", name, owner)
 		}
 		if err := host.LinkDel(l); err != nil {
@@ -234,15 +240,15 @@ func (r wirer) pair(host, in *netlink.Handle, w wiring, p port) (made bool, err 
 	case !isNoLink(err):
 		return false, fmt.Errorf("look for device %s: %w", name, err)
 	}
-	hostMAC, err := net.ParseMAC(onpath.HostMAC(p.id))
+	hostMAC, err := net.ParseMAC(onpath.HostMAC(p.ID))
 	if err != nil {
 		return false, err
 	}
-	inMAC, err := net.ParseMAC(onpath.InstanceMAC(p.id))
+	inMAC, err := net.ParseMAC(onpath.InstanceMAC(p.ID))
 	if err != nil {
 		return false, err
 	}
-	ns, err := netns.GetFromPath(r.dir.NetNS(w.ID))
+	ns, err := netns.GetFromPath(r.Dir.NetNS(w.ID))
 	if err != nil {
 		return false, fmt.Errorf("open the instance's network namespace: %w", err)
 	}
@@ -251,23 +257,23 @@ func (r wirer) pair(host, in *netlink.Handle, w wiring, p port) (made bool, err 
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = name, w.MTU, hostMAC
 	// Checksum, segmentation and generic receive offloads stay as veth has them, unless
 	// WholeFrames: tc hands partial checksums and whole GSO packets on as they are.
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: p.inside, PeerHardwareAddr: inMAC, PeerNamespace: netlink.NsFd(int(ns))}
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: p.Inside, PeerHardwareAddr: inMAC, PeerNamespace: netlink.NsFd(int(ns))}
 	if err := host.LinkAdd(veth); err != nil {
-		return false, fmt.Errorf("create device %s with %s in the instance: %w", name, p.inside, err)
+		return false, fmt.Errorf("create device %s with %s in the instance: %w", name, p.Inside, err)
 	}
 	l, err := host.LinkByName(name)
 	if err != nil {
 		return true, fmt.Errorf("find device %s just made: %w", name, err)
 	}
-	if err := host.LinkSetAlias(l, r.alias(w.ID)); err != nil {
+	if err := host.LinkSetAlias(l, r.Alias(w.ID)); err != nil {
 		return true, fmt.Errorf("mark device %s: %w", name, err)
 	}
 	return true, nil
 }
 
-// dump asks the kernel for a list again while the answer was disturbed by a
+// Dump asks the kernel for a list again while the answer was disturbed by a
 // change; what there is does not change for ever.
-func dump[T any](list func() ([]T, error)) (all []T, err error) {
+func Dump[T any](list func() ([]T, error)) (all []T, err error) {
 	for range 50 {
 		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
@@ -276,10 +282,11 @@ func dump[T any](list func() ([]T, error)) (all []T, err error) {
 	return all, err
 }
 
-// aliasPrefix begins the alias of every host-side device of any agent.
-const aliasPrefix = "onpath "
+// AliasPrefix begins the alias of every host-side device of any agent.
+const AliasPrefix = "onpath "
 
-func (r wirer) alias(id string) string { return aliasPrefix + r.node + " " + id }
+// Alias marks the devices of an instance.
+func (r Wirer) Alias(id string) string { return AliasPrefix + r.Node + " " + id }
 
 // connected reports whether the device named inside is l's other end.
 func connected(in *netlink.Handle, l netlink.Link, inside string) bool {
@@ -292,10 +299,10 @@ func isNoLink(err error) bool {
 	return errors.As(err, &gone) || errors.Is(err, unix.ENODEV)
 }
 
-// unwire deletes the devices and the namespace of an instance; what is gone
+// Unwire deletes the devices and the namespace of an instance; what is gone
 // already is no error.
-func (r wirer) unwire(id string, vports []onpath.VportID) error {
-	host, err := handle(r.netns)
+func (r Wirer) Unwire(id string, vports []onpath.VportID) error {
+	host, err := Open(r.NetNS)
 	if err != nil {
 		return err
 	}
@@ -308,7 +315,7 @@ func (r wirer) unwire(id string, vports []onpath.VportID) error {
 			continue
 		}
 		if err == nil {
-			if alias := l.Attrs().Alias; strings.HasPrefix(alias, aliasPrefix) && !strings.HasSuffix(alias, " "+id) {
+			if alias := l.Attrs().Alias; strings.HasPrefix(alias, AliasPrefix) && !strings.HasSuffix(alias, " "+id) {
 				continue // made anew for another
 			}
 			if l.Attrs().HardwareAddr.String() != onpath.HostMAC(v) {
@@ -320,33 +327,34 @@ func (r wirer) unwire(id string, vports []onpath.VportID) error {
 			errs = append(errs, fmt.Errorf("delete device %s: %w", name, err))
 		}
 	}
-	errs = append(errs, netnsrun.Remove(r.dir.NetNS(id)))
+	errs = append(errs, netnsrun.Remove(r.Dir.NetNS(id)))
 	return errors.Join(errs...)
 }
 
-// devices lists the host-side devices that carry our alias, with the id of the
+// Devices lists the host-side devices that carry our alias, with the id of the
 // instance each belongs to.
-func (r wirer) devices() (map[string]string, error) {
-	host, err := handle(r.netns)
+func (r Wirer) Devices() (map[string]string, error) {
+	host, err := Open(r.NetNS)
 	if err != nil {
 		return nil, err
 	}
 	defer host.Close()
-	links, err := dump(host.LinkList)
+	links, err := Dump(host.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list the network devices: %w", err)
 	}
 	out := map[string]string{}
 	for _, l := range links {
-		if id, ok := strings.CutPrefix(l.Attrs().Alias, r.alias("")); ok {
+		if id, ok := strings.CutPrefix(l.Attrs().Alias, r.Alias("")); ok {
 			out[l.Attrs().Name] = id
 		}
 	}
 	return out, nil
 }
 
-func (r wirer) deleteDevice(name string) error {
-	host, err := handle(r.netns)
+// DeleteDevice deletes a device in the host's namespace; none is no error.
+func (r Wirer) DeleteDevice(name string) error {
+	host, err := Open(r.NetNS)
 	if err != nil {
 		return err
 	}
