@@ -3,6 +3,8 @@ package api
 import (
 	"context"
 	"net/http"
+
+	"github.com/onpath/onpath/api/rights"
 )
 
 func (s *Server) registerAccept() {
@@ -13,7 +15,7 @@ func (s *Server) registerAccept() {
 			if err := s.o.Admission.AcceptNode(ctx, in.Name); err != nil {
 				return nil, err
 			}
-			s.log.Info("node accepted", "by", whoIs(ctx).URI(), "node", in.Name)
+			s.log.Info("node accepted", "by", rights.WhoIs(ctx).URI(), "node", in.Name)
 			return nil, nil
 		})
 }

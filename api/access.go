@@ -7,11 +7,12 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/rights"
 )
 
 // access is what a route does, for authorize.
 type access struct {
-	verb verb
+	verb rights.Verb
 	kind onpath.Kind
 }
 
@@ -19,24 +20,24 @@ type access struct {
 // route that is not here is nobody's.
 func accesses() map[string]access {
 	return map[string]access{
-		"health": {verb: verbAny}, "version": {verb: verbAny}, "ready": {verb: verbAny}, "join": {verb: verbAny},
-		"whoami": {verb: verbSelf}, "renew": {verb: verbSelf},
-		"apply": {verb: verbApply}, "watch": {verb: verbWatch},
-		"list-unconfirmed": {verb: verbList}, "confirm": {verb: verbConfirm}, "undo": {verb: verbConfirm},
-		"trace": {verb: verbTrace}, "verify": {verb: verbVerify},
-		"notifications": {verb: verbNotifications}, "audit": {verb: verbAudit}, "log": {verb: verbAny},
-		"logs": {verbLogs, onpath.KindInstance}, "exec": {verbExec, onpath.KindInstance},
-		"capture": {verbCapture, onpath.KindInstance}, "flows": {verbFlows, onpath.KindInstance},
-		"counters": {verb: verbNodes}, "distances": {verb: verbNodes}, "usage": {verb: verbNodes}, "watchFlow": {verb: verbNodes},
-		"traffic": {verb: verbTraffic},
-		"fault":   {verb: verbFault}, "backup": {verb: verbBackup}, "metrics": {verb: verbMetrics}, "session": {verb: verbSession},
-		"create-token": {verb: verbTokens}, "list-tokens": {verb: verbTokens}, "delete-token": {verb: verbTokens},
-		"revoke": {verb: verbRevoke}, "push-metric": {verbWrite, onpath.KindChain}, "accept-node": {verbWrite, onpath.KindNode},
-		"webhook-state": {verbWrite, onpath.KindWebhook}, // it has the secret
-		"secrets":       {verbSecrets, onpath.KindInstance},
-		"move-instance": {verbMove, onpath.KindInstance}, "capacity": {verb: verbPool},
-		"account": {verb: verbAccount}, "invoice": {verb: verbAccount}, "postings": {verb: verbAccount},
-		"enter-money": {verb: verbMoney}, "check-ledger": {verb: verbMoney},
+		"health": {verb: rights.Any}, "version": {verb: rights.Any}, "ready": {verb: rights.Any}, "join": {verb: rights.Any},
+		"whoami": {verb: rights.Self}, "renew": {verb: rights.Self},
+		"apply": {verb: rights.Apply}, "watch": {verb: rights.Watch},
+		"list-unconfirmed": {verb: rights.List}, "confirm": {verb: rights.Confirm}, "undo": {verb: rights.Confirm},
+		"trace": {verb: rights.Trace}, "verify": {verb: rights.Verify},
+		"notifications": {verb: rights.Notifications}, "audit": {verb: rights.Audit}, "log": {verb: rights.Any},
+		"logs": {rights.Logs, onpath.KindInstance}, "exec": {rights.Exec, onpath.KindInstance},
+		"capture": {rights.Capture, onpath.KindInstance}, "flows": {rights.Flows, onpath.KindInstance},
+		"counters": {verb: rights.Nodes}, "distances": {verb: rights.Nodes}, "usage": {verb: rights.Nodes}, "watchFlow": {verb: rights.Nodes},
+		"traffic": {verb: rights.Traffic},
+		"fault":   {verb: rights.Fault}, "backup": {verb: rights.Backup}, "metrics": {verb: rights.Metrics}, "session": {verb: rights.Session},
+		"create-token": {verb: rights.Tokens}, "list-tokens": {verb: rights.Tokens}, "delete-token": {verb: rights.Tokens},
+		"revoke": {verb: rights.Revoke}, "push-metric": {rights.Write, onpath.KindChain}, "accept-node": {rights.Write, onpath.KindNode},
+		"webhook-state": {rights.Write, onpath.KindWebhook}, // it has the secret
+		"secrets":       {rights.Secrets, onpath.KindInstance},
+		"move-instance": {rights.Move, onpath.KindInstance}, "capacity": {verb: rights.Pool},
+		"account": {verb: rights.Account}, "invoice": {verb: rights.Account}, "postings": {verb: rights.Account},
+		"enter-money": {verb: rights.Money}, "check-ledger": {verb: rights.Money},
 	}
 }
 
@@ -55,13 +56,13 @@ func (s *Server) admit(r *http.Request, id string, in asked) error {
 	k := onpath.Key{Kind: a.kind, Tenant: in.tenant, Name: in.name}
 	switch {
 	case id == "capture" || id == "flows": // at one of one's instances, or at a node
-		if k.Tenant, k.Name = onpath.Ref(in.query("instance")).Resolve(ownTenant(r.Context())); k.Name == "" {
+		if k.Tenant, k.Name = onpath.Ref(in.query("instance")).Resolve(rights.OwnTenant(r.Context())); k.Name == "" {
 			k = onpath.Key{Kind: onpath.KindNode, Name: in.query("node")}
 		}
 	case k.Tenant == "":
 		k.Tenant = in.query("tenant")
 	}
-	return may(r.Context(), a.verb, k)
+	return rights.May(r.Context(), a.verb, k)
 }
 
 // guard is admit before the operations that huma serves.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/internal/fairshare"
 	"github.com/onpath/onpath/internal/sealed"
@@ -245,7 +246,7 @@ func (s *Server) handler(identify func(*http.Request) (auth.Identity, error)) ht
 			return
 		}
 		why := ""
-		ctx = context.WithValue(context.WithValue(ctx, identityKey{}, who), refusedKey{}, &why)
+		ctx = context.WithValue(rights.WithIdentity(ctx, who), refusedKey{}, &why)
 		r = r.WithContext(store.By(ctx, byURI(who)))
 		status := s.metrics.serve(s.mux, w, r)
 		if status != http.StatusForbidden { // what is wrong with a change is its author's alone
@@ -266,12 +267,4 @@ func (s *Server) recovered(w http.ResponseWriter, r *http.Request) {
 		s.log.Error("request failed by a fault of onpath", "path", r.URL.Path, "panic", v)
 		s.fail(w, r, onpath.Errorf(onpath.CodeInternal, "a fault of onpath: %v", v))
 	}
-}
-
-type identityKey struct{}
-
-// whoIs is who makes a request.
-func whoIs(ctx context.Context) auth.Identity {
-	i, _ := ctx.Value(identityKey{}).(auth.Identity)
-	return i
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/wire"
 	"github.com/onpath/onpath/store"
 )
@@ -63,7 +64,7 @@ func (s *Server) change(ctx context.Context, c changeSet) ([]changed, *wire.Pend
 
 // changeObjects is change for what has been examined, and is no reservation.
 func (s *Server) changeObjects(ctx context.Context, c changeSet) ([]changed, *wire.Pending, error) {
-	s.writing.take(whoIs(ctx).Tenant)
+	s.writing.take(rights.WhoIs(ctx).Tenant)
 	defer s.writing.pass()
 	for attempt := 1; ; attempt++ {
 		all, err := s.compare(ctx, c)
@@ -94,8 +95,8 @@ func (s *Server) changeObjects(ctx context.Context, c changeSet) ([]changed, *wi
 			}
 		}
 		s.forget(writes)
-		s.noteHistory(ctx, whoIs(ctx).URI(), all)
-		s.log.Info("objects changed", "by", whoIs(ctx).URI(), "objects", len(writes), "first", writes[0].Key)
+		s.noteHistory(ctx, rights.WhoIs(ctx).URI(), all)
+		s.log.Info("objects changed", "by", rights.WhoIs(ctx).URI(), "objects", len(writes), "first", writes[0].Key)
 		return all, waits, nil
 	}
 }
@@ -127,7 +128,7 @@ func (s *Server) write(ctx context.Context, c changeSet, all []changed, writes [
 				store.Stamp(n.prev, n.change.Object, s.o.Clock())
 			}
 		}
-		made := newUndo(whoIs(ctx), s.o.Clock().Add(c.confirm), all)
+		made := newUndo(rights.WhoIs(ctx), s.o.Clock().Add(c.confirm), all)
 		r, err := made.record()
 		if err != nil {
 			return nil, err
@@ -193,7 +194,7 @@ func (s *Server) waiting(ctx context.Context, c changeSet) *wire.Pending {
 	}
 	var found *wire.Pending
 	for _, u := range s.pending.list() {
-		if mayConfirm(whoIs(ctx), u.Pending) == nil &&
+		if mayConfirm(rights.WhoIs(ctx), u.Pending) == nil &&
 			slices.ContainsFunc(u.Changes, func(o wire.ObjectChange) bool { return c.names(o.Key()) }) {
 			found = &u.Pending
 		}
@@ -281,7 +282,7 @@ func (s *Server) examine(ctx context.Context, c changeSet) error {
 			m.Tenant = onpath.DefaultTenant
 		}
 		k := onpath.KeyOf(o)
-		err := may(ctx, verbWrite, k)
+		err := rights.May(ctx, rights.Write, k)
 		if err == nil {
 			err = o.Validate()
 		}
@@ -306,7 +307,7 @@ func (s *Server) examine(ctx context.Context, c changeSet) error {
 		note(k, err)
 	}
 	for _, k := range c.deletes {
-		note(k, may(ctx, verbDelete, k))
+		note(k, rights.May(ctx, rights.Delete, k))
 	}
 	return errs.Err()
 }
@@ -496,7 +497,7 @@ func (s *Server) apply(ctx context.Context, a wire.Apply) (*wire.Applied, error)
 		return nil, onpath.Errorf(onpath.CodeInvalid, "the request's id has %d characters; at most %d are possible",
 			len(a.Request), onpath.MaxRequestID)
 	}
-	if c.request = requestOf(whoIs(ctx), a.Request); c.request != "" && !a.DryRun {
+	if c.request = requestOf(rights.WhoIs(ctx), a.Request); c.request != "" && !a.DryRun {
 		if done, err := s.repeated(ctx, c.request); done != nil || err != nil {
 			return done, err
 		}

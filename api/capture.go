@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/rights"
 )
 
 func (s *Server) capture(w http.ResponseWriter, r *http.Request) error {
@@ -21,13 +22,13 @@ func (s *Server) capture(w http.ResponseWriter, r *http.Request) error {
 	}
 	tenant, object := "", "node "+node
 	if name := q.Get("instance"); name != "" {
-		tenant, name = onpath.Ref(name).Resolve(ownTenant(r.Context()))
+		tenant, name = onpath.Ref(name).Resolve(rights.OwnTenant(r.Context()))
 		object = onpath.Key{Kind: onpath.KindInstance, Tenant: tenant, Name: name}.String()
 	}
 	if err := (logging{s}).logged(r.Context(), onpath.LogCapture, tenant, object, "packets are read"); err != nil {
 		return err
 	}
-	if who := whoIs(r.Context()); who.Tenanted() { // a node has one at a time
+	if who := rights.WhoIs(r.Context()); who.Tenanted() { // a node has one at a time
 		e := onpath.Errorf(onpath.CodeUnavailable, "a capture of a user ends after %s", userCapture)
 		e.Remedy = "begin another one"
 		ctx, cancel := context.WithTimeoutCause(r.Context(), userCapture, e)
@@ -54,7 +55,7 @@ func (s *Server) captureAt(ctx context.Context, q *values, back bool, spec *onpa
 		}
 		return name, nil
 	}
-	tenant, name := onpath.Ref(q.Get("instance")).Resolve(ownTenant(ctx))
+	tenant, name := onpath.Ref(q.Get("instance")).Resolve(rights.OwnTenant(ctx))
 	if name == "" {
 		return "", onpath.Errorf(onpath.CodeInvalid, "name an instance or a node to capture at")
 	}

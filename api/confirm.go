@@ -13,6 +13,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/wire"
 	"github.com/onpath/onpath/store"
 )
@@ -283,7 +284,7 @@ func (s *Server) undoUnconfirmed(ctx context.Context) {
 
 // readPending reads what waits while nobody writes.
 func (s *Server) readPending(ctx context.Context) error {
-	s.writing.take(whoIs(ctx).Tenant)
+	s.writing.take(rights.WhoIs(ctx).Tenant)
 	defer s.writing.pass()
 	return s.pending.read(ctx)
 }
@@ -293,7 +294,7 @@ func (s *Server) readPending(ctx context.Context) error {
 // unconfirmed change wrote is that one's to undo, then to what was there before
 // both. Done says what it did and what it left. Why completes "change ID …"; allowed may refuse.
 func (s *Server) undo(ctx context.Context, id, why string, allowed func(wire.Pending) error) (done wire.Undone, err error) {
-	s.writing.take(whoIs(ctx).Tenant)
+	s.writing.take(rights.WhoIs(ctx).Tenant)
 	defer s.writing.pass()
 	u, ok := s.pending.get(id)
 	if !ok {

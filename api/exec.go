@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/session"
 )
 
@@ -40,7 +41,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 		return nil // the caller is gone
 	}
 	defer conn.Close()
-	s.log.Info("exec", "by", whoIs(r.Context()).URI(), "instance", request.Instance, "command", request.Command)
+	s.log.Info("exec", "by", rights.WhoIs(r.Context()).URI(), "instance", request.Instance, "command", request.Command)
 	go func() {
 		_, _ = io.Copy(c, conn)
 		_ = c.Close() // the caller is gone: end the command

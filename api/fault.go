@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/rights"
 )
 
 // faultTime is how long a node may take to cause a fault.
@@ -39,14 +40,14 @@ func (s *Server) fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Faul
 			return nil, err
 		}
 	} else {
-		tenant, name := onpath.Ref(r.Instance).Resolve(ownTenant(ctx))
+		tenant, name := onpath.Ref(r.Instance).Resolve(rights.OwnTenant(ctx))
 		i, err := s.instance(ctx, tenant, name)
 		if err != nil {
 			return nil, err
 		}
 		r.Instance, node = tenant+"/"+name, i.Spec.Node
 	}
-	r.By = whoIs(ctx).URI()
+	r.By = rights.WhoIs(ctx).URI()
 	s.log.Warn("a fault is caused on purpose", "kind", r.Kind, "instance", r.Instance, "node", node, "for", r.For.String(), "by", r.By)
 	ctx, cancel := context.WithTimeout(ctx, faultTime)
 	defer cancel()

@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -21,7 +22,7 @@ func (s *Server) flows(w http.ResponseWriter, r *http.Request) error {
 	}
 	node := q.Get("node")
 	if name := q.Get("instance"); name != "" {
-		tenant, name := onpath.Ref(name).Resolve(ownTenant(r.Context()))
+		tenant, name := onpath.Ref(name).Resolve(rights.OwnTenant(r.Context()))
 		i, err := s.instance(r.Context(), tenant, name)
 		if err != nil {
 			return err

@@ -13,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -171,7 +172,7 @@ func unpackVersion(value []byte) (v wire.ObjectVersion, err error) {
 // registerHistory adds the operation of one kind.
 func (s *Server) registerHistory(kind onpath.Kind, path string) {
 	id := "history-" + strings.ToLower(string(kind))
-	s.access[id] = access{verbRead, kind}
+	s.access[id] = access{rights.Read, kind}
 	op := itemOperation(http.MethodGet, path+"/history", id, "The last versions of one of the "+kind.Plural()+", the oldest first")
 	huma.Register(s.doc, op, func(ctx context.Context, in *getInput) (*bodyOf[[]wire.ObjectVersion], error) {
 		list, err := s.history(ctx, in.at.key(kind))

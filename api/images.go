@@ -19,6 +19,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/internal/wholefile"
 )
 
@@ -186,12 +187,12 @@ func (im *images) serve(w http.ResponseWriter, r *http.Request) error {
 	if !ok {
 		return refuse(http.StatusNotFound, "NAME_UNKNOWN", "there is no %s in a registry", r.URL.Path)
 	}
-	who := whoIs(r.Context())
+	who := rights.WhoIs(r.Context())
 	if err := mayImage(who, r.Method, p); err != nil {
 		return err
 	}
 	if who.Role == auth.RoleNode && p.kind != "" && im.planned != nil && !im.planned(who.Name, p.repo) {
-		return forbidden(who, "pull "+p.repo+", of which nothing runs on it by its plan")
+		return rights.Forbidden(who, "pull "+p.repo+", of which nothing runs on it by its plan")
 	}
 	p.user = who.Tenanted()
 	switch {
@@ -212,23 +213,23 @@ func reads(method string) bool { return method == http.MethodGet || method == ht
 // mayImage: nodes pull (what their plans name, as the caller sees to), users push to and
 // pull from their tenant's repositories, what shows all tenants' is for operators.
 func mayImage(who auth.Identity, method string, p repositoryURL) error {
-	v := verbPush
+	v := rights.Push
 	if reads(method) {
-		v = verbPull
+		v = rights.Pull
 	}
 	switch {
 	case who.Role == auth.RoleOperator:
 		return nil
 	case p.kind == kindCatalog:
-		return forbidden(who, "list all repositories")
+		return rights.Forbidden(who, "list all repositories")
 	case p.kind == kindReferrers:
-		return forbidden(who, "list what refers to an image")
-	case v == verbPull && p.kind == "":
+		return rights.Forbidden(who, "list what refers to an image")
+	case v == rights.Pull && p.kind == "":
 		return nil
 	case method == http.MethodDelete && p.kind != kindUpload:
-		return forbidden(who, "delete images")
+		return rights.Forbidden(who, "delete images")
 	}
-	return authorize(who, v, "", p.tenant, "")
+	return rights.Authorize(who, v, "", p.tenant, "")
 }
 
 // ask has the protocol answer into memory first, since it holds a lock meanwhile.

@@ -22,6 +22,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/store/mem"
 )
 
@@ -60,7 +61,7 @@ func newImages(t *testing.T) *imageWorld {
 		who := auth.Identity{Role: auth.Role(role), Tenant: tenant, Name: "x"}
 		rw, r, done := rolling(rw, r, time.Duration(w.stall.Load()))
 		defer done()
-		w.server.serveImages(rw, r.WithContext(context.WithValue(r.Context(), identityKey{}, who)))
+		w.server.serveImages(rw, r.WithContext(rights.WithIdentity(r.Context(), who)))
 	}))
 	t.Cleanup(w.web.Close)
 	return w

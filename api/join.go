@@ -8,6 +8,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -30,7 +31,7 @@ func (s *Server) registerAuth() {
 	register(s, http.MethodPost, "/v1/revoke", "revoke", "Make all certificates of somebody unacceptable", s.revoke)
 	register(s, http.MethodGet, "/v1/whoami", "whoami", "Who the server thinks you are",
 		func(ctx context.Context, _ *struct{}) (*bodyOf[auth.Identity], error) {
-			return &bodyOf[auth.Identity]{whoIs(ctx)}, nil
+			return &bodyOf[auth.Identity]{rights.WhoIs(ctx)}, nil
 		})
 }
 
@@ -70,7 +71,7 @@ func (s *Server) createToken(ctx context.Context, in *bodyOf[auth.TokenRequest])
 	if err != nil {
 		return nil, err
 	}
-	s.log.Info("join token made", "by", whoIs(ctx).URI(), "id", info.ID, "role", info.Role, "name", info.Name, "expires", info.Expires)
+	s.log.Info("join token made", "by", rights.WhoIs(ctx).URI(), "id", info.ID, "role", info.Role, "name", info.Name, "expires", info.Expires)
 	return &bodyOf[wire.Token]{wire.Token{Word: word, ID: info.ID, Expires: info.Expires}}, nil
 }
 
@@ -140,7 +141,7 @@ func (s *Server) renew(ctx context.Context, in *bodyOf[wire.Renew]) (*bodyOf[wir
 	if err != nil {
 		return nil, err
 	}
-	who := whoIs(ctx)
+	who := rights.WhoIs(ctx)
 	cert, err := a.Renew(who, []byte(in.Body.Request))
 	if err != nil {
 		return nil, err
@@ -165,7 +166,7 @@ func (s *Server) revoke(ctx context.Context, in *bodyOf[wire.Revoke]) (*struct{}
 		return nil, err
 	}
 	s.live.revoke(who.URI())
-	s.log.Info("certificates revoked", "by", whoIs(ctx).URI(), "identity", who.URI())
+	s.log.Info("certificates revoked", "by", rights.WhoIs(ctx).URI(), "identity", who.URI())
 	if who.Role == auth.RoleNode {
 		s.o.Hub.Disconnect(who.Name, "its certificate was revoked")
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/internal/fairshare"
 )
 
@@ -123,7 +124,7 @@ const (
 // audit sends entries of the log in clear, to operators and to the tenant that they are of.
 func (s logging) audit(w http.ResponseWriter, r *http.Request) error {
 	q := query(r, "tenant", "limit")
-	tenant, limit := scope(r.Context(), q.Get("tenant")), q.integer("limit", defaultAudit)
+	tenant, limit := rights.ScopeTenant(r.Context(), q.Get("tenant")), q.integer("limit", defaultAudit)
 	switch {
 	case q.err != nil:
 		return q.err
@@ -150,7 +151,7 @@ func (s logging) logged(ctx context.Context, what onpath.LogWhat, tenant, object
 	if s.o.Log == nil {
 		return nil
 	}
-	return s.o.Log.Note(ctx, onpath.LogEntry{What: what, By: whoIs(ctx).URI(), Tenant: tenant, Object: object,
+	return s.o.Log.Note(ctx, onpath.LogEntry{What: what, By: rights.WhoIs(ctx).URI(), Tenant: tenant, Object: object,
 		Message: fmt.Sprintf(format, args...)})
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/rights"
 )
 
 const (
@@ -27,7 +28,7 @@ func (s *Server) notifications(w http.ResponseWriter, r *http.Request) error {
 	case s.o.Notifications == nil:
 		return onpath.Errorf(onpath.CodeUnsupported, "this server keeps no notifications")
 	}
-	if who := whoIs(r.Context()); who.Tenanted() {
+	if who := rights.WhoIs(r.Context()); who.Tenanted() {
 		f.Tenant = who.Tenant
 	}
 	out := &lazyHeader{w: w, mediaType: "application/x-ndjson"}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -87,8 +88,8 @@ func registerItem[T onpath.Object](s *Server, kind onpath.Kind) {
 		path = "/v1/" + kind.Plural() + "/{tenant}/{name}"
 	}
 	one := strings.ToLower(string(kind))
-	s.access["list-"+kind.Plural()], s.access["get-"+one] = access{verbList, kind}, access{verbRead, kind}
-	s.access["put-"+one], s.access["delete-"+one] = access{verbWrite, kind}, access{verbDelete, kind}
+	s.access["list-"+kind.Plural()], s.access["get-"+one] = access{rights.List, kind}, access{rights.Read, kind}
+	s.access["put-"+one], s.access["delete-"+one] = access{rights.Write, kind}, access{rights.Delete, kind}
 	huma.Register(s.doc, itemOperation(http.MethodGet, path, "get-"+one, "Read one of the "+kind.Plural()),
 		func(ctx context.Context, in *getInput) (*objectOutput[T], error) {
 			k := in.at.key(kind)
@@ -140,7 +141,7 @@ func pathParams(path string) (params []*huma.Param) {
 }
 
 func (s *Server) list(ctx context.Context, kind onpath.Kind, tenant string) ([]onpath.Object, int64, error) {
-	tenant = scope(ctx, tenant)
+	tenant = rights.ScopeTenant(ctx, tenant)
 	if kind.Tenanted() {
 		return s.o.Store.List(ctx, kind, tenant)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/rights"
 )
 
 // redactable leaves of itself what a tenant may see.
@@ -16,7 +17,7 @@ type redactable interface {
 
 // redact leaves of an answer what the asker may see.
 func redact[T redactable](ctx context.Context, answer T) {
-	if who := whoIs(ctx); who.Role != auth.RoleOperator && answer != nil {
+	if who := rights.WhoIs(ctx); who.Role != auth.RoleOperator && answer != nil {
 		answer.Redact(who.Tenant)
 	}
 }
@@ -28,7 +29,7 @@ func redactErrors(ctx context.Context, err error, k onpath.Key) error {
 	if err == nil {
 		return nil
 	}
-	who := whoIs(ctx)
+	who := rights.WhoIs(ctx)
 	var out onpath.Errors
 	hidden := false
 	for _, e := range listed(err) {

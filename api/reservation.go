@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/wire"
 	"github.com/onpath/onpath/store"
 )
@@ -123,7 +124,7 @@ func (s *Server) reserve(ctx context.Context, own, rest changeSet) ([]changed, *
 		}
 	}
 	if !own.dryRun {
-		s.log.Info("reservations changed", "by", whoIs(ctx).URI(), "objects", len(all), "first", all[0].change.Key)
+		s.log.Info("reservations changed", "by", rights.WhoIs(ctx).URI(), "objects", len(all), "first", all[0].change.Key)
 	}
 	return append(all, others...), nil, nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -41,7 +42,7 @@ func (s reservationList) read(ctx context.Context, in *reservationListInput) (ou
 	}
 	var list []onpath.Object
 	if in.Limit > 0 {
-		list, out.Continue, err = s.o.Store.ListPage(ctx, onpath.KindReservation, scope(ctx, in.Tenant), in.Continue, in.Limit)
+		list, out.Continue, err = s.o.Store.ListPage(ctx, onpath.KindReservation, rights.ScopeTenant(ctx, in.Tenant), in.Continue, in.Limit)
 	} else if in.Continue != "" {
 		err = onpath.Errorf(onpath.CodeInvalid, "continue=%s: write limit too, as for the page before", in.Continue)
 	} else {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/api/wire"
 )
@@ -89,26 +90,11 @@ func nothingThere(r *http.Request) error {
 		word, name, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/"), "/")
 		k, ok := onpath.ParseKind(word)
 		if tenant, name, one := strings.Cut(name, "/"); ok && one && k.ReadOnly() && k.Plural() == word {
-			return readOnly(onpath.Key{Kind: k, Tenant: tenant, Name: name})
+			return rights.ReadOnly(onpath.Key{Kind: k, Tenant: tenant, Name: name})
 		}
 	}
 	e := onpath.Errorf(onpath.CodeNotFound, "there is no %s %s", r.Method, r.URL.Path)
 	e.Remedy = "see /openapi.json"
-	return e
-}
-
-// readOnly says why k is not a user's to write.
-func readOnly(k onpath.Key) error {
-	e := onpath.Errorf(onpath.CodeForbidden, "%s are written by onpath itself", k.Kind.Plural())
-	e.Object = k.String()
-	switch k.Kind {
-	case onpath.KindInstance:
-		e.Message, e.Remedy = "instances are made by onpath", "scale or delete its deployment, or the chain whose short form made that"
-	case onpath.KindLease:
-		e.Remedy = "they end with their time, or by onpath signal remove"
-	case onpath.KindEvent:
-		e.Remedy = "the oldest go by themselves"
-	}
 	return e
 }
 
@@ -158,7 +144,7 @@ func (s *Server) registerHealth() {
 			if !out.Body.Ready {
 				out.Status = http.StatusServiceUnavailable
 			}
-			if whoIs(ctx).Role != auth.RoleOperator {
+			if rights.WhoIs(ctx).Role != auth.RoleOperator {
 				out.Body.Nodes, out.Body.Problems, out.Body.Store = nil, nil, nil // for strangers the status must do
 			}
 			return out, nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -75,7 +76,7 @@ func (s secrets) register() {
 }
 
 func (s secrets) of(ctx context.Context, instance onpath.Key, node string) (map[string][]byte, error) {
-	if who := whoIs(ctx); who.Role == auth.RoleNode {
+	if who := rights.WhoIs(ctx); who.Role == auth.RoleNode {
 		node = who.Name
 	}
 	if s.o.Sealed == nil || s.o.SecretsPlanned == nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/api/wire"
 )
@@ -85,14 +86,6 @@ func (s *Server) instance(ctx context.Context, tenant, name string) (*onpath.Ins
 		return nil, err
 	}
 	return o.(*onpath.Instance), nil
-}
-
-// ownTenant is the tenant meant where a name comes without one.
-func ownTenant(ctx context.Context) string {
-	if who := whoIs(ctx); who.Tenanted() {
-		return who.Tenant
-	}
-	return onpath.DefaultTenant
 }
 
 // grace is how long an operation may take to fail with a status of its own; a
@@ -181,7 +174,7 @@ func (l *lazyHeader) end(err error) {
 }
 
 func (s *Server) serveSession(w http.ResponseWriter, r *http.Request) error {
-	who := whoIs(r.Context())
+	who := rights.WhoIs(r.Context())
 	peer := session.Peer{Credential: who.Credential, Address: r.RemoteAddr}
 	if who.Role == auth.RoleNode {
 		peer.Node, peer.Grant = who.Name, s.o.Authority.Grant(who)

@@ -7,6 +7,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/rights"
 )
 
 type traceInput struct {
@@ -31,7 +32,7 @@ func (s *Server) registerTrace() {
 }
 
 func (s *Server) trace(ctx context.Context, in *traceInput) (*onpath.Trace, error) {
-	r, ok := onpath.TraceRequest{Gateway: in.Gateway, Tenant: scope(ctx, "")}, true
+	r, ok := onpath.TraceRequest{Gateway: in.Gateway, Tenant: rights.ScopeTenant(ctx, "")}, true
 	r.Tuple, ok = tupleOf(in)
 	if !ok {
 		return nil, noTuple(in)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -33,7 +34,7 @@ func (s *Server) serveTraffic(w http.ResponseWriter, r *http.Request) error {
 		return q.err
 	}
 	tenant := q.Get("tenant")
-	if who := whoIs(r.Context()); who.Tenanted() {
+	if who := rights.WhoIs(r.Context()); who.Tenanted() {
 		tenant = who.Tenant
 	}
 	look(s)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -23,20 +24,20 @@ func (s *Server) registerConfirm() {
 }
 
 func (s *Server) listUnconfirmed(ctx context.Context, _ *struct{}) (*bodyOf[[]wire.Unconfirmed], error) {
-	who := whoIs(ctx)
+	who := rights.WhoIs(ctx)
 	all := s.pending.list()
 	return &bodyOf[[]wire.Unconfirmed]{slices.DeleteFunc(all,
 		func(u wire.Unconfirmed) bool { return mayConfirm(who, u.Pending) != nil })}, nil
 }
 
 func (s *Server) confirm(ctx context.Context, in *changeID) (*struct{}, error) {
-	s.writing.take(whoIs(ctx).Tenant) // what is being undone cannot be kept any more
+	s.writing.take(rights.WhoIs(ctx).Tenant) // what is being undone cannot be kept any more
 	defer s.writing.pass()
 	u, ok := s.pending.get(in.ID)
 	if !ok {
 		return nil, notPending(in.ID)
 	}
-	if err := mayConfirm(whoIs(ctx), u.Pending); err != nil {
+	if err := mayConfirm(rights.WhoIs(ctx), u.Pending); err != nil {
 		return nil, err
 	}
 	// Whoever gives up now could not know whether it was confirmed.
@@ -44,7 +45,7 @@ func (s *Server) confirm(ctx context.Context, in *changeID) (*struct{}, error) {
 }
 
 func (s *Server) undoNow(ctx context.Context, in *changeID) (*bodyOf[wire.Undone], error) {
-	who := whoIs(ctx)
+	who := rights.WhoIs(ctx)
 	// Whoever gives up now could not know whether it was undone.
 	done, err := s.undo(context.WithoutCancel(ctx), in.ID, "was taken back by "+who.URI(),
 		func(p wire.Pending) error { return mayConfirm(who, p) })
@@ -56,7 +57,7 @@ func (s *Server) undoNow(ctx context.Context, in *changeID) (*bodyOf[wire.Undone
 
 // mayConfirm refuses who may neither keep nor undo p, nor know of it.
 func mayConfirm(who auth.Identity, p wire.Pending) error {
-	return authorize(who, verbConfirm, "", p.Tenant, p.ID)
+	return rights.Authorize(who, rights.Confirm, "", p.Tenant, p.ID)
 }
 
 func notPending(id string) error {

@@ -7,6 +7,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/rights"
 )
 
 type verifyInput struct {
@@ -27,9 +28,9 @@ func (s *Server) registerVerify() {
 }
 
 func (s *Server) verify(ctx context.Context, in *verifyInput) (*onpath.Verification, error) {
-	r := onpath.VerifyRequest{Live: in.Live, Tenant: scope(ctx, "")}
+	r := onpath.VerifyRequest{Live: in.Live, Tenant: rights.ScopeTenant(ctx, "")}
 	for _, c := range in.Chains {
-		tenant, name := onpath.Ref(c).Resolve(ownTenant(ctx))
+		tenant, name := onpath.Ref(c).Resolve(rights.OwnTenant(ctx))
 		r.Chains = append(r.Chains, tenant+"/"+name)
 	}
 	p, err := s.o.Controller.Verify(ctx, r)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -98,7 +99,7 @@ func watchLine(e onpath.StoreEvent) []byte {
 }
 
 func watchFilter(ctx context.Context, q *values) (f watched, err error) {
-	f.tenant, f.user = scope(ctx, q.Get("tenant")), whoIs(ctx).Tenanted()
+	f.tenant, f.user = rights.ScopeTenant(ctx, q.Get("tenant")), rights.WhoIs(ctx).Tenanted()
 	names := strings.FieldsFunc(q.Get("kinds"), func(r rune) bool { return r == ',' })
 	for _, n := range names {
 		k, ok := onpath.ParseKind(n)
