@@ -142,6 +142,9 @@ type ScalingStatus struct {
 	Phase ScalingPhase `json:"phase,omitempty"`
 	// Message says why, where Phase is stopped or held.
 	Message string `json:"message,omitempty"`
+	// Doubt is why a value that is the same all the time is not believed. No instance is taken
+	// away until the value changes.
+	Doubt string `json:"doubt,omitempty"`
 	// Wanted are the numbers of instances, by element; they hold against the numbers in
 	// the chain, but those of deployments that are objects stand in their own status.
 	Wanted map[string]int `json:"wanted,omitempty"`
@@ -179,6 +182,12 @@ const (
 	ScalingTrying   ScalingPhase = "trying"   // a trial, or between two
 	ScalingHeld     ScalingPhase = "held"     // something must end first
 	ScalingStopped  ScalingPhase = "stopped"  // the metric says nothing
+)
+
+// The reasons why a chain's condition Scaling is false.
+const (
+	ReasonNoMetric   = "NoMetric"   // no value comes that can be believed
+	ReasonSameMetric = "SameMetric" // the value is the same all the time
 )
 
 // ScalingSession is a series of trials.

@@ -14,12 +14,13 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// told is a Prometheus server whose every query has one value.
+// told is a Prometheus server whose every query has about one value.
 type told struct {
 	s       *site
 	address string
 	server  *http.Server
-	value   atomic.Uint64 // of a float64
+	value   atomic.Uint64 // of a float64; answers differ from it by a little
+	asked   atomic.Int64
 }
 
 func (p *told) serve() {
@@ -30,7 +31,7 @@ func (p *told) serve() {
 	p.address = l.Addr().String()
 	p.server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(w, `{"status":"success","data":{"resultType":"scalar","result":[%.3f,"%g"]}}`,
-			float64(p.s.now().UnixMilli())/1000, math.Float64frombits(p.value.Load()))
+			float64(p.s.now().UnixMilli())/1000, math.Float64frombits(p.value.Load())*(1+0.001*float64(p.asked.Add(1)%7)))
 	})}
 	go p.server.Serve(l)
 }
@@ -70,7 +71,8 @@ func TestTroubles(t *testing.T) {
 			t.Fatalf("%s: %q: %+v", phase, why, got)
 		}
 	}
-	good := func() { _ = push(100, 0) }
+	pushed := 0
+	good := func() { pushed++; _ = push(100+0.1*float64(pushed%7), 0) }
 	reaches(onpath.ScalingHeld, "the first value is awaited", nothing)
 	reaches(onpath.ScalingStopped, "no value has come", nothing)
 	reaches(onpath.ScalingWatching, "", good)

@@ -204,6 +204,7 @@ func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits, unstee
 	st.Conditions = w.condition(st.Conditions, "Ready", ready, pick(ready, "Ready", notReady), strings.Join(unready, "; "))
 	st.Conditions = w.condition(st.Conditions, "Current", len(outdated) == 0, currency(len(outdated), refused), strings.Join(outdated, "; "))
 	st.Conditions = w.sendsAllowed(c, st.Conditions)
+	st.Conditions = w.scales(c.obj, st.Conditions)
 	reason, message := "Steering", ""
 	var until time.Time
 	switch {
@@ -245,6 +246,25 @@ func (w *teller) sendsAllowed(c *chain, list []onpath.Condition) []onpath.Condit
 		return list
 	}
 	return w.condition(list, allowed, true, "Allowed", "")
+}
+
+// scalingGoes is the condition of a chain that scales: false while the metric is not believed.
+const scalingGoes = "Scaling"
+
+// scales tells of a metric that the scaling of the chain does not go by.
+func (w *teller) scales(o *onpath.Chain, list []onpath.Condition) []onpath.Condition {
+	s := o.Status.Scaling
+	switch {
+	case o.Spec.Scaling == nil && reasonOf(list, scalingGoes) == "", o.Spec.Scaling != nil && s == nil:
+		return list
+	case o.Spec.Scaling == nil:
+		return slices.DeleteFunc(slices.Clone(list), func(c onpath.Condition) bool { return c.Type == scalingGoes })
+	case s.Phase == onpath.ScalingStopped:
+		return w.condition(list, scalingGoes, false, onpath.ReasonNoMetric, s.Message)
+	case s.Doubt != "":
+		return w.condition(list, scalingGoes, false, onpath.ReasonSameMetric, s.Doubt)
+	}
+	return w.condition(list, scalingGoes, true, "Scaling", "")
 }
 
 // outdated is 1 for an instance that is not what the deployment now says.

@@ -44,6 +44,8 @@ type Scaler struct {
 	heard     time.Time // the first value heard of by this scaler
 	began     time.Time // the first step of this scaler
 	inherited bool      // Reference is of the scaler before, and stays as it is
+	doubted   time.Time // when Status.Doubt came up
+	atBest    time.Time // since when the value stands at its best, as it did before
 	events    []Event
 }
 
@@ -109,6 +111,7 @@ func (s *Scaler) Step(v *View) []Event {
 	if st.Phase == onpath.ScalingStopped {
 		st.Settled = v.Now // what was meanwhile says nothing
 	}
+	s.doubt(v)
 	switch {
 	case st.Trial != nil:
 		st.Phase, st.Message = onpath.ScalingTrying, ""
@@ -122,6 +125,9 @@ func (s *Scaler) Step(v *View) []Event {
 		s.next(v)
 	default:
 		st.Phase, st.Message = onpath.ScalingWatching, ""
+		if st.Doubt != "" {
+			st.Phase, st.Message = onpath.ScalingHeld, st.Doubt
+		}
 		s.watch(v)
 	}
 	return s.events

@@ -47,7 +47,7 @@ func (s *Scaler) watch(v *View) {
 		s.start(v, false, changed)
 	case changed && s.Spec.Target == nil && !allKnown(v):
 		s.start(v, false, true)
-	case !unmet && (changed || slack):
+	case !unmet && (changed || slack) && st.Doubt == "":
 		s.start(v, true, changed)
 	}
 }

@@ -14,7 +14,11 @@ type Sample struct {
 }
 
 // Series are the last values of a chain, oldest first.
-type Series struct{ list []Sample }
+type Series struct {
+	list  []Sample
+	since time.Time // the newest value has been the same since then
+	same  int       // in so many reports
+}
 
 // maxSamples bounds a series; with a value a second it is more than an hour.
 const maxSamples = 4096
@@ -24,6 +28,10 @@ func (s *Series) Add(x Sample) {
 	if n := len(s.list); n > 0 && !x.At.After(s.list[n-1].At) {
 		return
 	}
+	if n := len(s.list); n == 0 || s.list[n-1].Value != x.Value {
+		s.since, s.same = x.At, 0
+	}
+	s.same++
 	s.list = append(s.list, x)
 	if len(s.list) > maxSamples {
 		s.list = append(s.list[:0], s.list[maxSamples/4:]...)
@@ -44,6 +52,26 @@ func (s *Series) Largest(from time.Time) (most float64, n int) {
 		most, n = max(most, math.Abs(s.list[i].Value)), n+1
 	}
 	return most, n
+}
+
+// extremes are the smallest and the largest value after from, of how many.
+func (s *Series) extremes(from time.Time) (least, most float64, n int) {
+	for i := len(s.list) - 1; i >= 0 && s.list[i].At.After(from); i-- {
+		x := s.list[i].Value
+		if n == 0 {
+			least, most = x, x
+		}
+		least, most, n = min(least, x), max(most, x), n+1
+	}
+	return least, most, n
+}
+
+// still is since when the newest value has been the same, in how many reports.
+func (s *Series) still() (since time.Time, value float64, n int) {
+	if n = len(s.list); n == 0 {
+		return since, 0, 0
+	}
+	return s.since, s.list[n-1].Value, min(s.same, n)
 }
 
 // Between is what the values say that came after from, up to to.

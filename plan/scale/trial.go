@@ -88,10 +88,12 @@ func (s *Scaler) try(v *View) {
 		return
 	}
 	got, g := s.compare(v, counts)
-	switch got {
-	case keep:
+	switch {
+	case got == keep && s.silent(v, counts):
+		t.Look-- // it is looked at again
+	case got == keep:
 		s.end(v, t.To, true, after, g, "")
-	case giveBack:
+	case got == giveBack:
 		s.end(v, t.From, false, after, g, "")
 	}
 }

@@ -25,6 +25,7 @@ type machine struct {
 	demand    func(at time.Duration) float64
 	metric    string // served, fraction, latency
 	silent    bool   // instances tell nothing
+	unknown   bool   // nor do the nodes of the traffic
 	began     time.Time
 	events    []string
 	settled   time.Time // first
@@ -114,6 +115,9 @@ func (m *machine) step(dt time.Duration) {
 		m.scaler.Series.Add(scale.Sample{At: m.now, Value: value})
 	}
 	v := &scale.View{Now: m.now, Stale: m.stale, Demand: m.measure}
+	if m.unknown {
+		v.Demand = nil
+	}
 	for _, e := range m.elements {
 		m.advance(e)
 		x := scale.Element{Name: e.name, ElementScaling: m.scaler.Spec.Elements[e.name], Now: e.wanted, Ready: e.ready}
