@@ -19,26 +19,28 @@ type access struct {
 // accesses are those of the routes, by operation id; registerObjects adds its own. A
 // route that is not here is nobody's.
 func accesses() map[string]access {
-	return map[string]access{
-		"health": {verb: rights.Any}, "version": {verb: rights.Any}, "ready": {verb: rights.Any}, "join": {verb: rights.Any},
-		"whoami": {verb: rights.Self}, "renew": {verb: rights.Self},
-		"apply": {verb: rights.Apply}, "watch": {verb: rights.Watch},
-		"list-unconfirmed": {verb: rights.List}, "confirm": {verb: rights.Confirm}, "undo": {verb: rights.Confirm},
-		"trace": {verb: rights.Trace}, "verify": {verb: rights.Verify},
-		"notifications": {verb: rights.Notifications}, "audit": {verb: rights.Audit}, "log": {verb: rights.Any},
-		"logs": {rights.Logs, onpath.KindInstance}, "exec": {rights.Exec, onpath.KindInstance},
-		"capture": {rights.Capture, onpath.KindInstance}, "flows": {rights.Flows, onpath.KindInstance},
-		"counters": {verb: rights.Nodes}, "distances": {verb: rights.Nodes}, "usage": {verb: rights.Nodes}, "watchFlow": {verb: rights.Nodes},
-		"traffic": {verb: rights.Traffic},
-		"fault":   {verb: rights.Fault}, "backup": {verb: rights.Backup}, "metrics": {verb: rights.Metrics}, "session": {verb: rights.Session},
-		"create-token": {verb: rights.Tokens}, "list-tokens": {verb: rights.Tokens}, "delete-token": {verb: rights.Tokens},
-		"revoke": {verb: rights.Revoke}, "push-metric": {rights.Write, onpath.KindChain}, "accept-node": {rights.Write, onpath.KindNode},
-		"webhook-state": {rights.Write, onpath.KindWebhook}, // it has the secret
-		"secrets":       {rights.Secrets, onpath.KindInstance},
-		"move-instance": {rights.Move, onpath.KindInstance}, "capacity": {verb: rights.Pool},
-		"account": {verb: rights.Account}, "invoice": {verb: rights.Account}, "postings": {verb: rights.Account},
-		"enter-money": {verb: rights.Money}, "check-ledger": {verb: rights.Money},
+	of := func(v rights.Verb, kind onpath.Kind) access { return access{v, kind} }
+	all := map[string]access{
+		"logs": of(rights.Logs, onpath.KindInstance), "exec": of(rights.Exec, onpath.KindInstance),
+		"capture": of(rights.Capture, onpath.KindInstance), "flows": of(rights.Flows, onpath.KindInstance),
+		"push-metric": of(rights.Write, onpath.KindChain), "accept-node": of(rights.Write, onpath.KindNode),
+		"webhook-state": of(rights.Write, onpath.KindWebhook), // it has the secret
+		"secrets":       of(rights.Secrets, onpath.KindInstance), "move-instance": of(rights.Move, onpath.KindInstance),
 	}
+	for verb, ids := range map[rights.Verb][]string{
+		rights.Any: {"health", "version", "ready", "join", "log"}, rights.Self: {"whoami", "renew"},
+		rights.Apply: {"apply"}, rights.Watch: {"watch"}, rights.List: {"list-unconfirmed"}, rights.Confirm: {"confirm", "undo"},
+		rights.Trace: {"trace"}, rights.Verify: {"verify"}, rights.Notifications: {"notifications"}, rights.Audit: {"audit"},
+		rights.Nodes: {"counters", "distances", "usage", "watchFlow"}, rights.Traffic: {"traffic"}, rights.Fault: {"fault"},
+		rights.Backup: {"backup"}, rights.Metrics: {"metrics"}, rights.Session: {"session"},
+		rights.Tokens: {"create-token", "list-tokens", "delete-token"}, rights.Revoke: {"revoke"}, rights.Pool: {"capacity"},
+		rights.Account: {"account", "invoice", "postings"}, rights.Money: {"enter-money", "check-ledger"},
+	} {
+		for _, id := range ids {
+			all[id] = access{verb: verb}
+		}
+	}
+	return all
 }
 
 // asked are the parts of a request that say what it is about.

@@ -145,7 +145,7 @@ func Forbidden(who auth.Identity, doing string) error {
 	return e
 }
 
-// scope is the tenant to which a list, a watch, a trace or a proof is limited, given
+// ScopeTenant is the tenant to which a list, a watch, a trace or a proof is limited, given
 // the one asked for ("": all that the asker may see).
 func ScopeTenant(ctx context.Context, asked string) string {
 	if who := WhoIs(ctx); who.Tenanted() {
