@@ -14,9 +14,12 @@ import (
 	"github.com/onpath/onpath/control/ledger"
 )
 
+// postingReader reads what is stored of accounts.
+type postingReader struct{ store onpath.Store }
+
 // Account is what a tenant has; NAME~0 and so on are those of the former ones of a name.
 func (p *Pool) Account(ctx context.Context, tenant string) (onpath.Account, error) {
-	list, err := p.readPrices(ctx)
+	list, err := p.priceList.readPrices(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := p.account(p.owners.now(tenant))
@@ -30,7 +33,7 @@ func (p *Pool) Account(ctx context.Context, tenant string) (onpath.Account, erro
 // entered by a reference already is not entered again.
 func (p *Pool) Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (onpath.Account, error) {
 	tenant = removal{p}.accountNow(tenant)
-	post, err := p.posting(ctx, tenant, e)
+	post, err := p.read.posting(ctx, tenant, e)
 	if err != nil {
 		return onpath.Account{}, err
 	}
@@ -48,10 +51,10 @@ func (p *Pool) Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (o
 	}
 	p.entering[path] = true
 	defer delete(p.entering, path)
-	if known, err := p.entered(ctx, tenant, post.Reference); err != nil {
+	if known, err := p.read.entered(ctx, tenant, post.Reference); err != nil {
 		return onpath.Account{}, err
 	} else if known != nil {
-		return p.account(tenant), p.sameEntry(ctx, tenant, &post, known)
+		return p.account(tenant), p.read.sameEntry(ctx, tenant, &post, known)
 	}
 	b := p.book(tenant)
 	if err := b.Add(p.clock(), post); err != nil {
@@ -67,7 +70,7 @@ func (p *Pool) Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (o
 
 // sameEntry refuses an entry whose reference is that of another one, or of one that was
 // taken back.
-func (p *Pool) sameEntry(ctx context.Context, tenant string, post, known *onpath.Posting) error {
+func (p *postingReader) sameEntry(ctx context.Context, tenant string, post, known *onpath.Posting) error {
 	if known.Kind != post.Kind || known.Amount != post.Amount {
 		return onpath.Errorf(onpath.CodeConflict, "reference %q is that of posting %d, a %s of %s",
 			post.Reference, known.Number, known.Kind, known.Amount)
@@ -83,7 +86,7 @@ func (p *Pool) sameEntry(ctx context.Context, tenant string, post, known *onpath
 }
 
 // posting is what an entry becomes.
-func (p *Pool) posting(ctx context.Context, tenant string, e onpath.MoneyEntry) (post onpath.Posting, err error) {
+func (p *postingReader) posting(ctx context.Context, tenant string, e onpath.MoneyEntry) (post onpath.Posting, err error) {
 	refuse := func(remedy, format string, args ...any) (onpath.Posting, error) {
 		err := onpath.Errorf(onpath.CodeInvalid, format, args...)
 		err.Remedy = remedy
@@ -121,9 +124,9 @@ func (p *Pool) posting(ctx context.Context, tenant string, e onpath.MoneyEntry) 
 }
 
 // entered is the posting with a reference; nil: there is none.
-func (p *Pool) entered(ctx context.Context, tenant, reference string) (*onpath.Posting, error) {
+func (p *postingReader) entered(ctx context.Context, tenant, reference string) (*onpath.Posting, error) {
 	path := ledger.ReferencePath(tenant, reference)
-	page, err := p.o.Store.Records(ctx, onpath.RecordRange{From: path, To: path + "\x00"})
+	page, err := p.store.Records(ctx, onpath.RecordRange{From: path, To: path + "\x00"})
 	if err != nil || len(page.Records) == 0 {
 		return nil, err
 	}
@@ -150,14 +153,15 @@ func (p *Pool) Postings(ctx context.Context, tenant string, from int64, limit in
 		from = max(1, p.account(tenant).Postings-int64(limit)+1)
 		p.mu.Unlock()
 	}
-	return p.postings(ctx, tenant, from, limit, 0)
+	return p.read.postings(ctx, tenant, from, limit, 0)
 }
 
 // postings reads a page as of a revision; limit 0: as long as the store gives.
-func (p *Pool) postings(ctx context.Context, tenant string, from int64, limit int, revision int64) (onpath.PostingPage, error) {
+func (p *postingReader) postings(ctx context.Context, tenant string, from int64, limit int,
+	revision int64) (onpath.PostingPage, error) {
 	at := onpath.RecordsUnder(ledger.PostingsOf(tenant))
 	at.From, at.Limit, at.Revision = ledger.PostingPath(tenant, from), limit, revision
-	page, err := p.o.Store.Records(ctx, at)
+	page, err := p.store.Records(ctx, at)
 	if err != nil {
 		return onpath.PostingPage{}, err
 	}
@@ -193,7 +197,7 @@ func (p *Pool) Invoice(ctx context.Context, tenant, month string) (onpath.Invoic
 	if err != nil {
 		return onpath.Invoice{}, err
 	}
-	list, err := p.postingsSince(ctx, a, page.Revision, begin.Add(-clockSteps))
+	list, err := p.read.postingsSince(ctx, a, page.Revision, begin.Add(-clockSteps))
 	if err != nil {
 		return onpath.Invoice{}, err
 	}
@@ -205,7 +209,8 @@ func (p *Pool) Invoice(ctx context.Context, tenant, month string) (onpath.Invoic
 
 // postingsSince are an account's from the first one that is not before a time, as of a
 // revision. It looks for that by halves: their numbers have no gaps and rise with time.
-func (p *Pool) postingsSince(ctx context.Context, a onpath.Account, revision int64, since time.Time) (out []onpath.Posting, err error) {
+func (p *postingReader) postingsSince(ctx context.Context, a onpath.Account, revision int64,
+	since time.Time) (out []onpath.Posting, err error) {
 	first := sort.Search(int(a.Postings), func(i int) bool {
 		page, e := p.postings(ctx, a.Tenant, int64(i)+1, 1, revision)
 		if err == nil {
@@ -231,7 +236,7 @@ func (p *Pool) CheckLedger(ctx context.Context) (onpath.LedgerCheck, error) {
 		return onpath.LedgerCheck{}, err
 	}
 	at := page.Revision
-	err = p.recordsAt(ctx, ledger.Prices, at, func(r onpath.Record, name string) error {
+	err = p.read.recordsAt(ctx, ledger.Prices, at, func(r onpath.Record, name string) error {
 		version, err := strconv.ParseInt(name, 10, 64)
 		if err != nil {
 			return err
@@ -242,7 +247,7 @@ func (p *Pool) CheckLedger(ctx context.Context) (onpath.LedgerCheck, error) {
 	if err != nil {
 		return onpath.LedgerCheck{}, err
 	}
-	err = p.recordsAt(ctx, ledger.Postings, at, func(r onpath.Record, _ string) error {
+	err = p.read.recordsAt(ctx, ledger.Postings, at, func(r onpath.Record, _ string) error {
 		var x onpath.Posting
 		if err := json.Unmarshal(r.Value, &x); err != nil {
 			return err
@@ -254,7 +259,7 @@ func (p *Pool) CheckLedger(ctx context.Context) (onpath.LedgerCheck, error) {
 		return onpath.LedgerCheck{}, err
 	}
 	var accounts []onpath.Account
-	err = p.recordsAt(ctx, ledger.Accounts, at, func(r onpath.Record, _ string) error {
+	err = p.read.recordsAt(ctx, ledger.Accounts, at, func(r onpath.Record, _ string) error {
 		var a onpath.Account
 		err := json.Unmarshal(r.Value, &a)
 		accounts = append(accounts, a)

@@ -43,7 +43,7 @@ type decision struct {
 // is CodeNoCapacity where the pool declines.
 func (p *Pool) Apply(ctx context.Context, puts []*onpath.Reservation, cancels []onpath.Key, dryRun bool) ([]onpath.Quote, error) {
 	for begin := time.Now(); ; {
-		list, err := p.listFor(ctx, dryRun)
+		list, err := p.priceList.listFor(ctx, dryRun)
 		if err != nil {
 			return nil, err
 		}
@@ -54,7 +54,7 @@ func (p *Pool) Apply(ctx context.Context, puts []*onpath.Reservation, cancels []
 		quotes, err := p.tryApply(ctx, list, bounds, puts, cancels, dryRun)
 		again := errors.Is(err, errNoConfirm) || errors.Is(err, errAgain)
 		if err != nil && !again { // by a list that may be out of force
-			latest, readErr := p.readPrices(ctx)
+			latest, readErr := p.priceList.readPrices(ctx)
 			again = readErr == nil && latest.version != list.version
 		}
 		if !again || time.Since(begin) > tryTimeout {

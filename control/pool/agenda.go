@@ -196,7 +196,7 @@ func (p *Pool) doDue(ctx context.Context) (wait time.Duration, held bool) {
 func (p *Pool) doAll(ctx context.Context, due []*entry, now time.Time) bool {
 	if slices.ContainsFunc(due, paysHourly) {
 		p.mu.Unlock()
-		list, err := p.readPrices(ctx)
+		list, err := p.priceList.readPrices(ctx)
 		p.mu.Lock()
 		if err != nil {
 			p.log.Error("the price list cannot be read; it is tried on", "err", err)

@@ -31,7 +31,7 @@ func (p *Pool) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = p.records(ctx, ledger.Accounts, func(r onpath.Record, name string) error {
+	err = p.read.records(ctx, ledger.Accounts, func(r onpath.Record, name string) error {
 		b := &ledger.Book{Version: r.Version}
 		p.accounts[name] = b
 		return json.Unmarshal(r.Value, &b.Account)
@@ -39,7 +39,7 @@ func (p *Pool) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = p.records(ctx, ledger.Prices, func(r onpath.Record, name string) error {
+	err = p.read.records(ctx, ledger.Prices, func(r onpath.Record, name string) error {
 		version, err := strconv.ParseInt(name, 10, 64)
 		if err != nil {
 			return err
@@ -50,7 +50,7 @@ func (p *Pool) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = p.records(ctx, nodePath, func(r onpath.Record, name string) error {
+	err = p.read.records(ctx, nodePath, func(r onpath.Record, name string) error {
 		p.bumped[name] = r.Version
 		return nil
 	})
@@ -64,7 +64,7 @@ func (p *Pool) load(ctx context.Context) error {
 		return err
 	}
 	paid := map[string][]payment{}
-	err = p.records(ctx, payments, func(r onpath.Record, name string) error {
+	err = p.read.records(ctx, payments, func(r onpath.Record, name string) error {
 		var list []payment
 		err := json.Unmarshal(r.Value, &list)
 		paid[name] = list
@@ -101,16 +101,16 @@ func (p *Pool) loadEntries(list []onpath.Object, paid map[string][]payment) {
 }
 
 // records calls f for each record under a prefix, with the rest of its path.
-func (p *Pool) records(ctx context.Context, prefix string, f func(r onpath.Record, name string) error) error {
+func (p *postingReader) records(ctx context.Context, prefix string, f func(r onpath.Record, name string) error) error {
 	return p.recordsAt(ctx, prefix, 0, f)
 }
 
 // recordsAt reads them as of a revision; 0: of the newest.
-func (p *Pool) recordsAt(ctx context.Context, prefix string, revision int64, f func(r onpath.Record, name string) error) error {
+func (p *postingReader) recordsAt(ctx context.Context, prefix string, revision int64, f func(r onpath.Record, name string) error) error {
 	at := onpath.RecordsUnder(prefix)
 	at.Revision = revision
 	for {
-		page, err := p.o.Store.Records(ctx, at)
+		page, err := p.store.Records(ctx, at)
 		if err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -14,25 +15,31 @@ import (
 
 var priceList = onpath.Key{Kind: onpath.KindPriceList, Name: onpath.DefaultPriceList}
 
+// priceReader reads the price list in force.
+type priceReader struct {
+	store onpath.Store
+	last  atomic.Pointer[prices] // as it was read last
+}
+
 // listFor is the price list to decide by. What is written depends on its version, so that
 // the one read last is enough; a quote is by the one in force now.
-func (p *Pool) listFor(ctx context.Context, quote bool) (prices, error) {
-	if l := p.listRead.Load(); l != nil && !quote {
+func (p *priceReader) listFor(ctx context.Context, quote bool) (prices, error) {
+	if l := p.last.Load(); l != nil && !quote {
 		return *l, nil
 	}
 	return p.readPrices(ctx)
 }
 
 // readPrices reads the price list.
-func (p *Pool) readPrices(ctx context.Context) (list prices, err error) {
-	o, err := p.o.Store.Get(ctx, priceList)
+func (p *priceReader) readPrices(ctx context.Context) (list prices, err error) {
+	o, err := p.store.Get(ctx, priceList)
 	if err != nil && onpath.CodeOf(err) != onpath.CodeNotFound {
 		return list, err
 	}
 	if l, ok := o.(*onpath.PriceList); ok && err == nil {
 		list = prices{&l.Spec, l.Metadata.Version}
 	}
-	p.listRead.Store(&list)
+	p.last.Store(&list)
 	return list, nil
 }
 

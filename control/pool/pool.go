@@ -10,7 +10,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -59,6 +58,9 @@ type Pool struct {
 	o   Options
 	log *slog.Logger
 
+	read      postingReader
+	priceList priceReader
+
 	mu        sync.Mutex
 	cal       *calendar.Calendar
 	tenants   *calendar.Calendar // what each tenant has promised, a "node" for each cloudlet
@@ -81,7 +83,6 @@ type Pool struct {
 	bumped    map[string]int64  // versions of the nodes' records
 	billed    map[string]billed // how far instances' meters are paid for, by UID
 	prices    prices
-	listRead  atomic.Pointer[prices]          // the price list as it was read last
 	lists     map[int64]*onpath.PriceListSpec // price lists by version
 	kept      map[int64]bool                  // versions of those that are in the ledger
 	broken    bool                            // what was written last is not known: everything is read again
@@ -184,7 +185,9 @@ func New(o Options) *Pool {
 	if o.Tell == nil {
 		o.Tell = func(onpath.Key, string, string, bool) {}
 	}
-	p := &Pool{o: o, log: o.Log, refused: map[string]time.Time{}, displaced: displaced{}, relief: newRelief(), owners: owners{removed: map[string]string{}}, nodes: map[string]Node{},
+	p := &Pool{o: o, log: o.Log, read: postingReader{o.Store}, priceList: priceReader{store: o.Store},
+		refused: map[string]time.Time{}, displaced: displaced{}, relief: newRelief(),
+		owners: owners{removed: map[string]string{}}, nodes: map[string]Node{},
 		cloudlets: map[string]Cloudlet{}, wake: make(chan struct{}, 1), broken: true}
 	p.watch.boot = o.Boot
 	_ = p.watch.agree(o.Clock())

@@ -258,7 +258,7 @@ func (p removal) closing(tenant string, now time.Time) ([]onpath.Record, error) 
 
 // loadFormer reads when tenants were deleted.
 func (p removal) loadFormer(ctx context.Context) error {
-	return p.records(ctx, tenantsFormer, func(r onpath.Record, name string) error {
+	return p.read.records(ctx, tenantsFormer, func(r onpath.Record, name string) error {
 		var list []time.Time
 		err := json.Unmarshal(r.Value, &list)
 		p.owners.former[name] = list

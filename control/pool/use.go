@@ -43,7 +43,7 @@ const atOnce = 40
 // billed last counts. It returns the UIDs of those that are gone and billed, or are none of the
 // node's: it may forget them.
 func (p *Pool) Bill(ctx context.Context, node string, meters []onpath.Meter, placed map[string]Placed) (gone []string, err error) {
-	list, err := p.readPrices(ctx)
+	list, err := p.priceList.readPrices(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -193,7 +193,7 @@ func (p *Pool) Forget(ctx context.Context, node string, uids []string) error {
 
 // loadBilled reads how far meters are paid for.
 func (p *Pool) loadBilled(ctx context.Context) error {
-	return p.records(ctx, meterPath, func(r onpath.Record, uid string) error {
+	return p.read.records(ctx, meterPath, func(r onpath.Record, uid string) error {
 		x := billed{version: r.Version}
 		err := json.Unmarshal(r.Value, &x)
 		p.billed[uid] = x

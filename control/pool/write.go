@@ -178,7 +178,7 @@ func (p *Pool) write(ctx context.Context, b onpath.Batch) (w onpath.Written, uns
 		case onpath.CodeConflict:
 			var e *onpath.Error
 			if errors.As(err, &e) && e.Object == priceList.String() { // another list: nothing is written
-				p.listRead.Store(nil)
+				p.priceList.last.Store(nil)
 				return w, false, errAgain
 			}
 			return w, true, onpath.Errorf(onpath.CodeUnavailable, "somebody else changed what was decided on; try again: %w", err)
