@@ -27,12 +27,24 @@ type AcceleratorSpec struct {
 	// Congestion is the congestion control of the legs, such as cubic or bbr; default: the
 	// kernel's.
 	Congestion string `json:"congestion,omitempty"`
+	// SYN says when a client's SYN is answered: at once, or once the origin has answered, so
+	// that a closed port looks closed. Default answer.
+	SYN SYNAnswer `json:"syn,omitempty"`
 	// MaxLoss is the share of packets that a leg between two relays may lose, 0 to 1;
 	// legs that lose more are not used. Default 0.05.
 	MaxLoss *float64 `json:"maxLoss,omitempty"`
 	// Every is the time between two measurements of a pair; default 10s.
 	Every Duration `json:"every,omitempty"`
 }
+
+// SYNAnswer is when a relay answers a client's SYN.
+type SYNAnswer string
+
+// When a relay answers.
+const (
+	SYNAtOnce SYNAnswer = "answer" // at once, which saves a round trip
+	SYNWait   SYNAnswer = "wait"   // once the origin has answered, and as it has
+)
 
 // AcceleratedOrigin is one port of a server, and how much it sends.
 type AcceleratedOrigin struct {
@@ -107,6 +119,7 @@ func (a *Accelerator) Validate() error {
 		}
 	}
 	v.text("spec.congestion", s.Congestion, 15)
+	enum(v, "spec.syn", &s.SYN, SYNAtOnce, SYNAtOnce, SYNWait)
 	if s.MaxLoss == nil {
 		loss := DefaultMaxLoss
 		s.MaxLoss = &loss

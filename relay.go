@@ -25,6 +25,8 @@ type RelayWork struct {
 	Secret string `json:"secret"`
 	// Congestion control of all legs; "" is the kernel's default.
 	Congestion string `json:"congestion,omitempty"`
+	// SYN says when a client's SYN is answered.
+	SYN SYNAnswer `json:"syn,omitempty"`
 	// Origins to which connections are relayed; no other leg is opened.
 	Origins []RelayOrigin `json:"origins"`
 }

@@ -38,7 +38,7 @@ func TestFlood(t *testing.T) {
 				return
 			default:
 			}
-			r.SYN(netip.AddrPortFrom(netip.AddrFrom4([4]byte{100, byte(n >> 16), byte(n >> 8), byte(n)}), uint16(n)), testOrigin)
+			r.SYN(SYN{Client: netip.AddrPortFrom(netip.AddrFrom4([4]byte{100, byte(n >> 16), byte(n >> 8), byte(n)}), uint16(n)), Origin: testOrigin})
 			if n++; n%1000 == 0 {
 				unclaimed, _ := r.held()
 				most = max(most, unclaimed)

@@ -11,8 +11,12 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"syscall"
+	"time"
 
 	"github.com/pires/go-proxyproto"
+	"golang.org/x/sys/unix"
 )
 
 // The header's own fields, from the range that PROXY protocol v2 leaves to applications
@@ -22,6 +26,7 @@ const (
 	typeNext      proxyproto.PP2Type = 0xE1 // relays to come: 16 bytes of address and 2 of port each
 	typeNonce     proxyproto.PP2Type = 0xE2 // 16 random bytes
 	typeControl   proxyproto.PP2Type = 0xE4 // congestion control of further legs, ASCII; may be empty
+	typeWait      proxyproto.PP2Type = 0xE5 // empty: answer once the origin has answered
 	typeSignature proxyproto.PP2Type = 0xE3 // HMAC-SHA256 over the header before it
 )
 
@@ -40,6 +45,7 @@ type header struct {
 	next           []netip.AddrPort
 	congestion     string
 	nonce          [nonceSize]byte
+	wait           bool
 }
 
 var errUnsigned = errors.New("the header is not signed with this node's secret")
@@ -64,6 +70,9 @@ func (h *header) encode(secret []byte, reader netip.Addr) ([]byte, error) {
 	tlvs := []proxyproto.TLV{
 		{Type: typeTenant, Value: []byte(h.tenant)}, {Type: typeNext, Value: next},
 		{Type: typeControl, Value: []byte(h.congestion)}, {Type: typeNonce, Value: h.nonce[:]},
+	}
+	if h.wait {
+		tlvs = append(tlvs, proxyproto.TLV{Type: typeWait})
 	}
 	unsigned, err := h.format(tlvs)
 	if err != nil {
@@ -155,9 +164,59 @@ func fields(p *proxyproto.Header, tlvs []proxyproto.TLV) (*header, error) {
 				return nil, fmt.Errorf("a nonce of %d bytes", len(t.Value))
 			}
 			copy(h.nonce[:], t.Value)
+		case typeWait:
+			h.wait = true
 		}
 	}
 	return h, nil
 }
 
 func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
+
+// origins' answers, by the byte that tells them to the relay before.
+var originAnswers = []syscall.Errno{0, unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ETIMEDOUT}
+
+// notServed is what a relay says that could not ask the origin.
+const notServed = 255
+
+// answerTimeout is by when a relay has said how the origin answered.
+const answerTimeout = connectTimeout + headerTimeout
+
+// isAnswer reports whether a leg failed because of what the origin, or the way there, has said.
+func isAnswer(err error) bool { return err != nil && answerCode(err) != notServed }
+
+func answerCode(err error) byte {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = unix.ETIMEDOUT
+	}
+	for code, is := range originAnswers {
+		if is == 0 && err == nil || is != 0 && errors.Is(err, is) {
+			return byte(code)
+		}
+	}
+	return notServed
+}
+
+// encodeAnswer is what a header that waits gets: how the origin answered, and the header's
+// nonce, by which it is no byte of the origin's.
+func encodeAnswer(failed error, nonce [nonceSize]byte) []byte {
+	return append([]byte{answerCode(failed)}, nonce[:]...)
+}
+
+// readAnswer waits for it, and leaves the bytes behind it in the socket.
+func readAnswer(c conn, nonce [nonceSize]byte) error {
+	var got [1 + nonceSize]byte
+	_ = c.SetReadDeadline(time.Now().Add(answerTimeout))
+	if _, err := io.ReadFull(c, got[:]); err != nil {
+		return fmt.Errorf("has not answered: %v", err) // no answer of the origin's
+	}
+	switch code := int(got[0]); {
+	case [nonceSize]byte(got[1:]) != nonce:
+		return errors.New("is of an earlier version, which does not wait for origins")
+	case code >= len(originAnswers):
+		return errors.New("could not ask the origin")
+	case code > 0:
+		return originAnswers[code]
+	}
+	return c.SetReadDeadline(time.Time{})
+}

@@ -40,6 +40,9 @@ type Instance struct {
 	Work   *onpath.RelayWork `json:"work"`   // nil: nothing yet
 }
 
+// waits reports whether clients are answered once the origin has answered.
+func (i Instance) waits() bool { return i.Work != nil && i.Work.SYN == onpath.SYNWait }
+
 // hosted is an instance at work.
 type hosted struct {
 	relay *Relay
@@ -188,6 +191,7 @@ func (h *Host) Set(id string, is Instance) error {
 			return fmt.Errorf("instance %s is in another network namespace", id)
 		}
 		x.is = is
+		x.relay.Wait(is.waits())
 		return nil
 	}
 	x, err := h.begin(is)
@@ -256,6 +260,9 @@ func (h *Host) begin(is Instance) (*hosted, error) {
 	if h.onward == nil {
 		return nil, errors.New("the instance is not told where the node's relay listens")
 	}
+	if is.Work == nil {
+		return nil, errors.New("the instance is not told what it does")
+	}
 	x := &hosted{is: is}
 	var err error
 	if x.ns, err = netnsrun.Open(is.NetNS); err != nil {
@@ -268,14 +275,16 @@ func (h *Host) begin(is Instance) (*hosted, error) {
 		return nil, errors.Join(err, x.ns.Close())
 	}
 	x.relay = r
+	r.Wait(is.waits())
 	if err := x.ns.Do(func() (err error) {
-		x.in, err = Intercept(is.Device, r.SYN)
+		x.in, err = Intercept(is.Device, is.waits(), r.SYN)
 		return err
 	}); err != nil {
 		r.Close()
 		return nil, errors.Join(err, x.ns.Close())
 	}
-	go func() { _ = r.Serve(x.in.Listener) }()
+	h.onward.count.instance(1)
+	go func() { _ = r.Serve(x.in) }()
 	return x, nil
 }
 
@@ -330,6 +339,7 @@ func (h *Host) Remove(id string) {
 }
 
 func (h *Host) end(x *hosted) {
+	x.relay.count.instance(-1)
 	if err := x.ns.Do(x.in.Close); err != nil {
 		h.log.Debug("an instance's namespace is not as it was", "netns", x.is.NetNS, "err", err)
 		x.in.Listener.Close()

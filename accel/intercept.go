@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/cilium/ebpf"
@@ -24,6 +26,8 @@ const interceptTable = 4799
 type Interceptor struct {
 	Listener *net.TCPListener
 	syns     *synWatch
+	answers  *answerer
+	holds    atomic.Bool
 	program  *ebpf.Program
 	sockets  *ebpf.Map
 	link     *link.NetNsLink
@@ -31,17 +35,24 @@ type Interceptor struct {
 }
 
 // Intercept begins. onSYN is told of each connection that a SYN begins; it must not block.
+// With hold, the kernel answers no SYN before it is told to; see Hold.
 // It is called in the namespace, on a thread of its own; the kernel needs sk_lookup (5.9).
-func Intercept(device string, onSYN func(client, origin netip.AddrPort)) (*Interceptor, error) {
+func Intercept(device string, hold bool, onSYN func(SYN)) (*Interceptor, error) {
 	i := &Interceptor{}
-	if err := i.start(device, onSYN); err != nil {
+	if err := i.start(device, hold, onSYN); err != nil {
 		return nil, errors.Join(err, i.Close())
 	}
 	return i, nil
 }
 
-func (i *Interceptor) start(device string, onSYN func(client, origin netip.AddrPort)) (err error) {
+func (i *Interceptor) start(device string, hold bool, onSYN func(SYN)) (err error) {
 	if i.Listener, err = listenTransparent(); err != nil {
+		return err
+	}
+	if i.answers, err = newAnswerer(); err != nil {
+		return err
+	}
+	if err := i.Hold(hold); err != nil {
 		return err
 	}
 	if err := i.routes(device); err != nil {
@@ -50,7 +61,47 @@ func (i *Interceptor) start(device string, onSYN func(client, origin netip.AddrP
 	if err := i.lookup(); err != nil {
 		return fmt.Errorf("have the kernel look connections up for the relay: %w", err)
 	}
-	i.syns, err = watchSYNs(device, onSYN)
+	i.syns, err = watchSYNs(device, func(client, origin netip.AddrPort, syn []byte) {
+		s := SYN{Client: client, Origin: origin}
+		if i.holds.Load() {
+			syn = slices.Clone(syn)
+			s.Answer = func(failed error) { _ = i.answers.answer(syn, failed) } // lost, it is asked again
+		}
+		onSYN(s)
+	})
+	return err
+}
+
+// Hold has the kernel leave SYNs unanswered until SYN.Answer, or answer them at once again.
+// While that changes, a SYN may be answered twice, which is one of no effect, but not lost.
+func (i *Interceptor) Hold(hold bool) error {
+	raw, err := i.Listener.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if hold {
+		i.holds.Store(true)
+		filter, err := heldFilter()
+		if err == nil {
+			err = control(raw, func(fd int) error { return attachFilter(fd, filter) })
+		}
+		if err != nil {
+			return fmt.Errorf("have the kernel hold SYNs: %w", err)
+		}
+		return nil
+	}
+	err = control(raw, noFilter)
+	i.holds.Store(false)
+	return err
+}
+
+// noFilter takes a socket's filter away. Connections have it from their listener; to a SYN
+// within a connection the kernel has to answer (RFC 5961).
+func noFilter(fd int) error {
+	err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
 	return err
 }
 
@@ -59,6 +110,9 @@ func (i *Interceptor) Close() error {
 	var errs []error
 	if i.syns != nil {
 		i.syns.close()
+	}
+	if i.answers != nil {
+		errs = append(errs, i.answers.close())
 	}
 	if i.link != nil {
 		errs = append(errs, i.link.Close())
@@ -116,13 +170,16 @@ func (i *Interceptor) routes(device string) error {
 		return fmt.Errorf("write the route that makes packets local: %w", err)
 	}
 	i.undo = append([]func() error{func() error { return nl.RouteDel(route) }}, i.undo...)
-	rule := netlink.NewRule()
-	rule.IifName, rule.Table, rule.Priority, rule.Family = device, interceptTable, 10, unix.AF_INET
-	_ = nl.RuleDel(rule) // one that a killed relay left
-	if err := nl.RuleAdd(rule); err != nil {
-		return fmt.Errorf("write the rule for packets from %s: %w", device, err)
+	for _, ends := range [][2]string{{device, ""}, {"", "lo"}} { // what clients send, and SYNs that were held
+		rule := netlink.NewRule()
+		rule.IifName, rule.OifName = ends[0], ends[1]
+		rule.Table, rule.Priority, rule.Family = interceptTable, 10, unix.AF_INET
+		_ = nl.RuleDel(rule) // one that a killed relay left
+		if err := nl.RuleAdd(rule); err != nil {
+			return fmt.Errorf("write the rule for what clients of %s send: %w", device, err)
+		}
+		i.undo = append([]func() error{func() error { return nl.RuleDel(rule) }}, i.undo...)
 	}
-	i.undo = append([]func() error{func() error { return nl.RuleDel(rule) }}, i.undo...)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -66,9 +67,10 @@ func dialRelay(ctx context.Context, to netip.AddrPort, first []byte, congestion 
 // conn is a connection of either kind: *net.TCPConn, or a socket that was made here.
 type conn interface {
 	syscall.Conn
-	Close() error
+	io.ReadCloser
 	CloseWrite() error
 	SetLinger(seconds int) error
+	SetReadDeadline(time.Time) error
 	SetWriteDeadline(time.Time) error
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -35,37 +36,47 @@ func MemoryBound() int64 {
 	return int64(s.Totalram) * int64(s.Unit) / 2
 }
 
-// limitsOf are those of a process with so many files and so much memory. What else needs files
-// (instances, pipes that rest, headers that have not come) has a sixteenth and otherFiles.
-func limitsOf(files uint64, memory int64) Limits {
+// instanceFiles is how many files an instance has open beside its connections'.
+const instanceFiles = 12
+
+// limitsOf are those of a process with so many files, memory and instances. What else needs
+// files (pipes that rest, headers that have not come, connections that wait) has a sixteenth
+// and otherFiles.
+func limitsOf(files uint64, memory int64, instances int) Limits {
 	const otherFiles = 128 + maxHeaders
 	files = min(files, mostConnections*connectionFiles)
-	room := int(files) - int(files)/16 - otherFiles
+	room := int(files) - int(files)/16 - otherFiles - instances*instanceFiles
 	n := min(room/connectionFiles, int(min(memory/connectionMemory, mostConnections)))
 	return Limits{Connections: max(n, leastConnections)}
 }
 
+// openFiles is how many files the process may have open now.
+func openFiles() uint64 {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return 1024
+	}
+	return files.Cur
+}
+
 // orDefault fills in what is zero, by what the process may take.
-func (l Limits) orDefault() Limits {
+func (l Limits) orDefault(files uint64, instances int) Limits {
 	if l.Connections == 0 {
-		var files unix.Rlimit
-		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
-			files.Cur = 1024
-		}
-		l.Connections = limitsOf(files.Cur, MemoryBound()).Connections
+		l.Connections = limitsOf(files, MemoryBound(), instances).Connections
 	}
 	if l.PerTenant == 0 {
 		l.PerTenant = l.Connections - l.Connections/3
 	}
 	if l.Opening == 0 {
-		l.Opening = min(defaultOpening, l.Connections/4)
+		l.Opening = min(defaultOpening, max(l.Connections/4, 1))
 	}
 	return l
 }
 
 // A relay is full from fullAt percent of a limit on, until it has openAt. What comes before
-// its node hears of it finds the rest: whom the kernel has answered, the relay has to serve. Only
-// from scarceAt percent of all on, where its node does not hear, those that hold much are refused.
+// its node hears of it finds the rest: whom the kernel has answered, the relay has to serve. From
+// scarceAt percent of all on, where its node does not hear, the kernel answers those alone that
+// have got a place before; whoever holds much gets none.
 const (
 	fullAt   = 90
 	openAt   = 80
@@ -101,15 +112,22 @@ type TenantStats struct {
 }
 
 type counters struct {
-	limits                 Limits
 	opened, refused, reset atomic.Int64
 
-	mu       sync.Mutex
-	all      int
-	full     onpath.RelayFullness // of all
-	tenants  map[string]*tenantUse
-	prefixes map[netip.Prefix]int // connections
-	changed  chan struct{}        // closed and replaced when what is full changes
+	mu        sync.Mutex
+	asked     Limits // zero: by what the process may take
+	limits    Limits
+	files     uint64    // by which they are
+	evaluated time.Time // when that was
+	instances int
+	short     bool // they are what was open when something was lacking
+	all       int
+	waiting   int                  // connections that have no place yet
+	full      onpath.RelayFullness // of all
+	scarce    bool
+	tenants   map[string]*tenantUse
+	prefixes  map[netip.Prefix]int // connections
+	changed   chan struct{}        // closed and replaced when what is full changes
 }
 
 // tenantUse's fields are guarded by counters.mu but for the bytes.
@@ -128,15 +146,67 @@ type use struct {
 }
 
 func newCounters(l Limits) *counters {
-	return &counters{limits: l.orDefault(), tenants: map[string]*tenantUse{}, prefixes: map[netip.Prefix]int{},
-		changed: make(chan struct{})}
+	c := &counters{asked: l, tenants: map[string]*tenantUse{}, prefixes: map[netip.Prefix]int{}, changed: make(chan struct{})}
+	c.setLimits()
+	return c
+}
+
+// setLimits sets the limits by what the process may take now. Callers hold mu.
+func (c *counters) setLimits() {
+	c.files, c.evaluated, c.short = openFiles(), time.Now(), false
+	c.limits = c.asked.orDefault(c.files, c.instances)
+}
+
+// limitsEvery is how often it is looked whether the process may have fewer files, or more.
+const limitsEvery = 200 * time.Millisecond
+
+// renew has the limits follow those of the process. Callers hold mu.
+func (c *counters) renew() {
+	if now := time.Now(); !c.short && now.Sub(c.evaluated) > limitsEvery {
+		if c.evaluated = now; openFiles() != c.files {
+			c.setLimits()
+		}
+	}
+}
+
+// instance counts one that begins or ends.
+func (c *counters) instance(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.instances += n; !c.short {
+		c.setLimits()
+	}
+}
+
+// shortOf has the limits be what is open, until a fifth of it has ended: somebody else has taken
+// what the limits counted on. It reports whether that is new.
+func (c *counters) shortOf() (news bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	news = !c.short
+	c.short = true
+	l := c.asked
+	l.Connections, l.PerTenant = max(c.all, 1), 0
+	c.limits = l.orDefault(0, 0)
+	c.evaluate(nil)
+	return news
 }
 
 // take takes a place for a connection, of which the last are for those that hold few: a prefix
 // may have as many of them as are left free, and a tenant none that has its limit.
 func (c *counters) take(tenant string, client netip.Addr) (*use, error) {
+	return c.place(tenant, client, true)
+}
+
+// takeAny takes a place, whoever holds how many.
+func (c *counters) takeAny(tenant string, client netip.Addr) (*use, error) {
+	return c.place(tenant, client, false)
+}
+
+func (c *counters) place(tenant string, client netip.Addr, shared bool) (*use, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.renew()
 	t := c.tenants[tenant]
 	if t == nil {
 		t = &tenantUse{}
@@ -144,13 +214,14 @@ func (c *counters) take(tenant string, client netip.Addr) (*use, error) {
 	}
 	of := clientPrefix(client)
 	free, held := c.limits.Connections-c.all, c.prefixes[of]
-	scarce := c.all*100 >= c.limits.Connections*scarceAt
+	c.evaluate(t)
+	few := shared && c.all*100 >= c.limits.Connections*scarceAt
 	switch {
 	case free <= 0:
 		return nil, fmt.Errorf("the relay holds %d connections, as many as it may", c.all)
-	case scarce && t.connections >= c.limits.PerTenant:
+	case few && t.connections >= c.limits.PerTenant:
 		return nil, fmt.Errorf("tenant %s holds %d connections, as many as one may", tenant, t.connections)
-	case scarce && held >= free:
+	case few && held >= free:
 		return nil, fmt.Errorf("clients of %s hold %d connections, and %d are left free", of, held, free)
 	}
 	c.all++
@@ -158,6 +229,34 @@ func (c *counters) take(tenant string, client netip.Addr) (*use, error) {
 	c.prefixes[of]++
 	c.evaluate(t)
 	return &use{counters: c, tenant: t, prefix: of}, nil
+}
+
+// room is how many places are free, and how many connections wait for one.
+func (c *counters) room() (free, waiting int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.renew()
+	return c.limits.Connections - c.all, c.waiting
+}
+
+func (c *counters) wait(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting += n
+}
+
+// opening is how many legs may have been begun by SYNs, and whether places are scarce.
+func (c *counters) opening() (most int, scarce bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.limits.Opening, c.scarce
+}
+
+// scarcity is whether a SYN needs a place, and a channel that is closed when that may have changed.
+func (c *counters) scarcity() (bool, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.scarce, c.changed
 }
 
 func (u *use) release() {
@@ -174,15 +273,35 @@ func (u *use) release() {
 	})
 }
 
-// evaluate sets what is full after a change. Callers hold mu.
+// evaluate sets what is full after a change; t may be nil. Callers hold mu.
 func (c *counters) evaluate(t *tenantUse) {
 	all := fullness(c.full, onpath.RelayFullConnections, c.all, c.limits.Connections)
-	tenant := fullness(t.full, onpath.RelayFullTenant, t.connections, c.limits.PerTenant)
-	if all != c.full || tenant != t.full {
-		c.full, t.full = all, tenant
-		close(c.changed)
-		c.changed = make(chan struct{})
+	if all == "" && c.short {
+		c.setLimits()
 	}
+	scarce := c.all*100 >= c.limits.Connections*scarceAt || c.scarce && all != ""
+	changed := all != c.full || scarce != c.scarce
+	c.full, c.scarce = all, scarce
+	if t != nil {
+		tenant := fullness(t.full, onpath.RelayFullTenant, t.connections, c.limits.PerTenant)
+		changed = changed || tenant != t.full
+		t.full = tenant
+	}
+	if changed {
+		c.tell()
+	}
+}
+
+// tell wakes who waits for changes. Callers hold mu.
+func (c *counters) tell() {
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+func (c *counters) wake() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tell()
 }
 
 func fullness(was, why onpath.RelayFullness, used, most int) onpath.RelayFullness {

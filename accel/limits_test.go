@@ -139,17 +139,19 @@ func TestPlacesAddUp(t *testing.T) {
 
 func TestLimitsOf(t *testing.T) {
 	for _, x := range []struct {
-		files  uint64
-		memory int64
-		want   int
+		files     uint64
+		memory    int64
+		instances int
+		want      int
 	}{
-		{20_000, 12 << 30, 3061}, {16_384, 12 << 30, 2496}, {1 << 30, 1 << 30, 4096}, {1024, 1 << 30, 96}, {64, 1 << 30, leastConnections},
+		{20_000, 12 << 30, 0, 3061}, {16_384, 12 << 30, 0, 2496}, {1 << 30, 1 << 30, 0, 4096}, {1024, 1 << 30, 0, 96}, {64, 1 << 30, 0, leastConnections},
+		{20_000, 12 << 30, 1, 3059}, {20_000, 12 << 30, 500, 2061},
 	} {
-		l := limitsOf(x.files, x.memory)
+		l := limitsOf(x.files, x.memory, x.instances)
 		if l.Connections != x.want {
 			t.Errorf("with %d files and %d bytes, %d connections, want %d", x.files, x.memory, l.Connections, x.want)
 		}
-		if x.files > 1000 && uint64(l.Connections*connectionFiles+maxHeaders) > x.files {
+		if x.files > 1000 && uint64(l.Connections*connectionFiles+maxHeaders+x.instances*instanceFiles) > x.files {
 			t.Errorf("%d connections may need more than %d files", l.Connections, x.files)
 		}
 	}

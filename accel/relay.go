@@ -11,7 +11,10 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Route says how a new connection goes on.
@@ -20,6 +23,8 @@ type Route struct {
 	Next        []netip.AddrPort // relays to come, in order; none: the origin is next
 	Transparent bool             // the origin is to see the client's address
 	Congestion  string           // of all legs, the client's too; "" is the kernel's default
+
+	wait bool // the client is answered once the origin has answered
 }
 
 // Router looks up the route of a connection to an origin. It is asked once for each new
@@ -56,6 +61,7 @@ const (
 	headerTimeout = 5 * time.Second
 	claimTimeout  = 3 * time.Second // a SYN whose handshake does not end loses its leg
 	lateSYN       = time.Second     // by which a SYN may be read after its connection was taken
+	again         = 20 * time.Millisecond
 )
 
 // Relay relays connections until it is closed.
@@ -65,6 +71,7 @@ type Relay struct {
 	count   *counters
 	nonces  nonces
 	headers headers
+	wait    atomic.Bool // answer clients once their origin has answered
 
 	mu        sync.Mutex
 	legs      map[ends]*leg // next legs of clients' connections, from the SYN to the end
@@ -91,6 +98,7 @@ type leg struct {
 	token      *use        // the connection's place under the limits
 	timer      *time.Timer // ends a leg that no connection claims
 	claimed    bool        // guarded by Relay.mu
+	held       bool        // no connection is there before the leg is
 }
 
 // New returns a relay that does nothing yet: Serve gives it connections.
@@ -139,9 +147,37 @@ func (r *Relay) Close() {
 	r.pipes.close()
 }
 
-// Serve takes clients' connections from a listener until it is closed: their local address
-// is the origin's.
-func (r *Relay) Serve(l *net.TCPListener) error { return r.accept(l, r.ingress) }
+// Wait has clients' SYNs answered once the origin has answered, or at once again.
+func (r *Relay) Wait(wait bool) {
+	r.wait.Store(wait)
+	r.count.wake()
+}
+
+// Serve takes the connections that are intercepted until the listener is closed: their local
+// address is the origin's.
+func (r *Relay) Serve(in *Interceptor) error {
+	ended := make(chan struct{})
+	defer close(ended)
+	go r.hold(in, ended)
+	return r.accept(in.Listener, r.ingress)
+}
+
+// hold has SYNs held while they wait for origins, or for one of the last places.
+func (r *Relay) hold(in *Interceptor, ended <-chan struct{}) {
+	for {
+		scarce, changed := r.count.scarcity()
+		if hold := scarce || r.wait.Load(); hold != in.holds.Load() {
+			if err := in.Hold(hold); err != nil && !errors.Is(err, net.ErrClosed) {
+				r.cfg.Log.Warn("SYNs are answered as before", "hold", hold, "err", err)
+			}
+		}
+		select {
+		case <-changed:
+		case <-ended:
+			return
+		}
+	}
+}
 
 // ServeRelays takes other relays' legs from a listener until it is closed.
 func (r *Relay) ServeRelays(l *net.TCPListener) error { return r.accept(l, r.onward) }
@@ -149,14 +185,19 @@ func (r *Relay) ServeRelays(l *net.TCPListener) error { return r.accept(l, r.onw
 func (r *Relay) accept(l *net.TCPListener, handle func(*net.TCPConn)) error {
 	r.watch.Do(func() { go r.endGone() })
 	for {
+		for !r.mayTake() { // what the kernel has answered waits there, and takes no file
+			r.rest()
+		}
 		c, err := l.AcceptTCP()
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return nil
 		case err != nil:
-			// Out of files or memory: the connections there are go on, and so does this one.
-			r.cfg.Log.Warn("cannot take a connection", "err", err)
-			time.Sleep(50 * time.Millisecond)
+			// The connections there are go on, and so does this one.
+			if r.count.shortOf() {
+				r.cfg.Log.Warn("cannot take more connections; until some end, new ones have to wait", "err", err)
+			}
+			r.rest()
 			continue
 		}
 		if !r.enter(c) {
@@ -167,6 +208,29 @@ func (r *Relay) accept(l *net.TCPListener, handle func(*net.TCPConn)) error {
 			defer r.leave(c)
 			handle(c)
 		}()
+	}
+}
+
+// mostWaiting is how many connections may have been taken without a place.
+const mostWaiting = 128
+
+// mayTake reports whether there is room for one more connection, or one that has its place
+// already may be the next.
+func (r *Relay) mayTake() bool {
+	free, waiting := r.count.room()
+	if free > 0 {
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.closed || r.unclaimed > 0 && waiting < mostWaiting
+}
+
+// rest waits a moment for something to become free.
+func (r *Relay) rest() {
+	select {
+	case <-time.After(again):
+	case <-r.ctx.Done():
 	}
 }
 
@@ -184,6 +248,10 @@ func (r *Relay) enter(c conn) bool {
 
 func (r *Relay) leave(c conn) {
 	c.Close()
+	r.forgo(c)
+}
+
+func (r *Relay) forgo(c conn) {
 	r.mu.Lock()
 	delete(r.live, c)
 	r.mu.Unlock()
@@ -191,36 +259,74 @@ func (r *Relay) leave(c conn) {
 }
 
 // SYN begins the next leg of a connection whose first SYN has been seen. Under a flood of
-// SYNs, legs begin only with complete connections.
-func (r *Relay) SYN(client, origin netip.AddrPort) {
-	route, err := r.route(client, origin)
+// SYNs, legs begin only with complete connections. One that is held is answered with its place
+// and, where the relay waits for it, with its leg: a client that hears nothing asks again.
+func (r *Relay) SYN(s SYN) {
+	route, err := r.route(s.Client, s.Origin)
 	if err != nil {
 		return // the connection itself is told
 	}
-	if l := r.reserve(route, ends{client, origin}); l != nil {
-		r.open(l, route, client, origin)
+	k := ends{s.Client, s.Origin}
+	l, flood := r.reserve(route, k, s.Answer != nil)
+	if l != nil {
+		r.open(l, route, s.Client, s.Origin)
+	}
+	switch {
+	case s.Answer == nil:
+	case l == nil && flood, l != nil && !route.wait:
+		s.Answer(nil)
+	case l != nil:
+		go r.settle(s, k, l)
 	}
 }
 
-// reserve notes a leg that is about to begin with a SYN; nil: it must not.
-func (r *Relay) reserve(route Route, k ends) *leg {
+// settle answers a SYN as its leg has been answered.
+func (r *Relay) settle(s SYN, k ends, l *leg) {
+	<-l.done
+	if l.err == nil {
+		l.timer.Reset(claimTimeout)
+		s.Answer(nil)
+		return
+	}
+	r.lacking(l.err)
+	r.mu.Lock()
+	r.drop(k, l)
+	r.mu.Unlock()
+	r.cfg.Log.Debug("an origin is not there", "client", k.client, "origin", k.origin, "err", l.err)
+	s.Answer(l.err)
+}
+
+// reserve notes a leg that is about to begin with a SYN; nil: it must not. In a flood while
+// there are places, the kernel may answer without one.
+func (r *Relay) reserve(route Route, k ends, held bool) (l *leg, flood bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed || r.legs[k] != nil || r.unclaimed >= r.count.limits.Opening {
-		return nil
+	opening, scarce := r.count.opening()
+	switch {
+	case r.closed || r.legs[k] != nil:
+		return nil, false
+	case r.unclaimed >= opening:
+		return nil, !scarce
 	}
-	l, err := r.newLeg(route, k.client, k.origin)
+	r.cfg.work(route.Tenant, k.origin).add(synWork) // refused or not
+	token, err := r.count.take(route.Tenant, k.client.Addr())
 	if err != nil {
-		return nil
+		return nil, false
 	}
+	l = r.newLeg(route, k.origin, token)
+	l.held = held
 	r.legs[k] = l
 	r.unclaimed++
-	l.timer = time.AfterFunc(claimTimeout, func() {
+	until := claimTimeout
+	if route.wait {
+		until += answerTimeout
+	}
+	l.timer = time.AfterFunc(until, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.drop(k, l)
 	})
-	return l
+	return l, false
 }
 
 // drop forgets a leg that nobody claimed. Callers hold mu.
@@ -247,65 +353,116 @@ func (l *leg) release() {
 }
 
 // claim returns the leg of a connection: the one that its SYN began, or a new one.
-func (r *Relay) claim(client, origin netip.AddrPort) (*leg, error) {
-	route, err := r.route(client, origin)
+func (r *Relay) claim(c conn, route Route, k ends) (*leg, error) {
+	if l := r.take(k, nil); l != nil {
+		return l, nil
+	}
+	token, err := r.place(c, route, k)
 	if err != nil {
 		return nil, err
 	}
-	l, begun, err := r.take(route, ends{client, origin})
-	if err == nil && !begun {
-		r.open(l, route, client, origin)
+	own := r.newLeg(route, k.origin, token)
+	l := r.take(k, own)
+	if l != own {
+		own.release() // the SYN was read meanwhile
+		return l, nil
 	}
-	return l, err
+	r.open(l, route, k.client, k.origin)
+	return l, nil
 }
 
-// take claims a leg that a SYN has begun, or one that is to be opened.
-func (r *Relay) take(route Route, k ends) (l *leg, begun bool, err error) {
+// take claims a leg that a SYN has begun, else one that is to be opened.
+func (r *Relay) take(k ends, own *leg) *leg {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if l = r.legs[k]; l != nil && !l.claimed {
-		l.claimed = true
+	l := r.legs[k]
+	switch {
+	case l != nil && !l.claimed:
 		l.timer.Stop()
 		r.unclaimed--
-		return l, true, nil
-	}
-	if l, err = r.newLeg(route, k.client, k.origin); err != nil {
-		return nil, false, err
+	case own != nil:
+		l = own
+		r.legs[k] = l
+	default:
+		return nil
 	}
 	l.claimed = true
-	r.legs[k] = l
-	return l, false, nil
+	return l
+}
+
+// place waits for a place: whom the kernel has answered is not reset.
+func (r *Relay) place(c conn, route Route, k ends) (*use, error) {
+	r.cfg.work(route.Tenant, k.origin).add(synWork)
+	token, err := r.count.takeAny(route.Tenant, k.client.Addr())
+	if err == nil {
+		return token, nil
+	}
+	r.count.wait(1)
+	defer r.count.wait(-1)
+	for err != nil && r.ctx.Err() == nil && !hasEnded(c) {
+		r.rest()
+		token, err = r.count.takeAny(route.Tenant, k.client.Addr())
+	}
+	return token, err
+}
+
+// hasEnded reports whether both ends of a connection have closed it, or one has reset it.
+func hasEnded(c conn) (ended bool) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return true
+	}
+	err = control(raw, func(fd int) error {
+		n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd)}}, 0) // asks after errors alone
+		ended = n > 0
+		return nil
+	})
+	return ended || err != nil
 }
 
 // forget ends the memory of a connection that is over, a moment later: a SYN that is read
-// late finds the leg there, and begins no second one.
-func (r *Relay) forget(client, origin netip.AddrPort, l *leg) {
-	time.AfterFunc(lateSYN, func() {
+// late finds the leg there, and begins no second one. One that was held has been read.
+func (r *Relay) forget(k ends, l *leg) {
+	forget := func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if k := (ends{client, origin}); r.legs[k] == l {
+		if r.legs[k] == l {
 			delete(r.legs, k)
 		}
-	})
+	}
+	if l.held {
+		forget()
+		return
+	}
+	time.AfterFunc(lateSYN, forget)
 }
 
 func (r *Relay) route(client, origin netip.AddrPort) (Route, error) {
 	if r.cfg.Router == nil {
 		return Route{}, errors.New("this relay takes no clients' connections")
 	}
-	return r.cfg.Router.Route(client, origin)
+	route, err := r.cfg.Router.Route(client, origin)
+	route.wait = r.wait.Load()
+	return route, err
 }
 
 // ingress handles a client's connection.
 func (r *Relay) ingress(c *net.TCPConn) {
-	client, origin := addrPort(c.RemoteAddr()), addrPort(c.LocalAddr())
-	l, err := r.claim(client, origin)
+	k := ends{addrPort(c.RemoteAddr()), addrPort(c.LocalAddr())}
+	if raw, err := c.SyscallConn(); err == nil {
+		_ = control(raw, noFilter)
+	}
+	route, err := r.route(k.client, k.origin)
+	var l *leg
+	if err == nil {
+		l, err = r.claim(c, route, k)
+	}
 	if err != nil {
-		r.refuse(c, "a connection", client, origin, err)
+		r.refuse(c, "a connection", k, err)
 		return
 	}
-	defer r.forget(client, origin, l)
-	r.carry(c, l, client, origin)
+	defer r.forget(k, l)
+	r.carry(c, l, route, k)
 }
 
 // onward handles a leg from another relay.
@@ -321,18 +478,35 @@ func (r *Relay) onward(c *net.TCPConn) {
 		err = r.mayOpen(h)
 	}
 	if err != nil {
-		r.refuse(c, "a leg of another relay", addrPort(c.RemoteAddr()), addrPort(c.LocalAddr()), err)
+		r.refuse(c, "a leg of another relay", ends{addrPort(c.RemoteAddr()), addrPort(c.LocalAddr())}, err)
 		return
 	}
 	_ = c.SetReadDeadline(time.Time{})
-	route := Route{Tenant: h.tenant, Next: h.next, Congestion: h.congestion}
-	l, err := r.newLeg(route, h.client, h.origin)
+	route, k := Route{Tenant: h.tenant, Next: h.next, Congestion: h.congestion, wait: h.wait}, ends{h.client, h.origin}
+	token, err := r.place(c, route, k)
 	if err != nil {
-		r.refuse(c, "a leg of another relay", h.client, h.origin, err)
+		r.refuse(c, "a leg of another relay", k, err)
 		return
 	}
-	r.open(l, route, h.client, h.origin)
-	r.carry(c, l, h.client, h.origin)
+	l := r.newLeg(route, k.origin, token)
+	r.open(l, route, k.client, k.origin)
+	if h.wait && !r.tell(c, l, h.nonce) {
+		r.count.refused.Add(1)
+		l.release()
+		return
+	}
+	r.carry(c, l, route, k)
+}
+
+// tell says to the relay before whether the origin has answered.
+func (r *Relay) tell(c *net.TCPConn, l *leg, nonce [nonceSize]byte) (answered bool) {
+	<-l.done
+	r.lacking(l.err)
+	_, err := c.Write(encodeAnswer(l.err, nonce))
+	if l.err == nil && err != nil {
+		reset(l.conn)
+	}
+	return l.err == nil && err == nil
 }
 
 func (r *Relay) mayOpen(h *header) error {
@@ -342,48 +516,67 @@ func (r *Relay) mayOpen(h *header) error {
 	return r.cfg.Origin(h.tenant, h.origin)
 }
 
-func (r *Relay) refuse(c conn, what string, client, origin netip.AddrPort, err error) {
+func (r *Relay) refuse(c conn, what string, k ends, err error) {
 	r.count.refused.Add(1)
-	r.cfg.Log.Debug("refused "+what, "client", client, "origin", origin, "err", err)
+	r.cfg.Log.Debug("refused "+what, "client", k.client, "origin", k.origin, "err", err)
 	reset(c)
 }
 
-// newLeg is a leg that is not opened yet, under the limits of tenant and client.
-func (r *Relay) newLeg(route Route, client, origin netip.AddrPort) (*leg, error) {
+// newLeg is a leg that is not opened yet, with its place.
+func (r *Relay) newLeg(route Route, origin netip.AddrPort, token *use) *leg {
 	work := r.cfg.work(route.Tenant, origin)
-	work.add(synWork) // refused or not
-	token, err := r.count.take(route.Tenant, client.Addr())
-	if err != nil {
-		return nil, err
-	}
 	work.hold(1)
-	return &leg{done: make(chan struct{}), token: token, work: work, congestion: route.Congestion}, nil
+	return &leg{done: make(chan struct{}), token: token, work: work, congestion: route.Congestion}
 }
 
 // open opens a leg, and does not wait for the other end.
 func (r *Relay) open(l *leg, route Route, client, origin netip.AddrPort) {
-	if len(route.Next) > 0 {
-		go func() {
-			defer close(l.done)
-			l.conn, l.err = r.openRelay(route, client, origin)
-		}()
+	if len(route.Next) == 0 && !route.wait {
+		r.dial(l, route, client, origin)
+		close(l.done)
 		return
 	}
-	defer close(l.done)
+	go func() {
+		defer close(l.done)
+		r.dial(l, route, client, origin)
+	}()
+}
+
+// dial opens a leg. Where the next relay is not there, the ingress goes on without relays.
+func (r *Relay) dial(l *leg, route Route, client, origin netip.AddrPort) {
+	if len(route.Next) > 0 {
+		l.conn, l.err = r.openRelay(route, client, origin)
+		if l.err == nil || isAnswer(l.err) || isShort(l.err) || r.cfg.Router == nil || r.ctx.Err() != nil {
+			return
+		}
+		r.cfg.Log.Debug("a connection goes on without relays", "client", client, "origin", origin, "err", l.err)
+		route.Next, route.Transparent = nil, true
+	}
 	where := r.cfg.dialIn
 	if route.Transparent {
 		where = r.cfg.Enter
 	}
-	l.unanswered = true
 	l.err = where(func() (err error) {
 		l.conn, err = beginOrigin(client, origin, route.Transparent, route.Congestion)
 		return err
 	})
+	if l.unanswered = l.err == nil && !route.wait; l.err != nil || !route.wait {
+		return
+	}
+	if l.err = net.ErrClosed; r.enter(l.conn) {
+		l.err = awaitOrigin(l.conn)
+		r.forgo(l.conn)
+	}
+	if l.err != nil {
+		reset(l.conn)
+		l.conn = nil
+	}
 }
 
+// openRelay opens a leg to the next relay, and waits for its answer where the route does.
 func (r *Relay) openRelay(route Route, client, origin netip.AddrPort) (c conn, err error) {
 	next := route.Next[0]
-	h := &header{client: client, origin: origin, tenant: route.Tenant, next: route.Next[1:], congestion: route.Congestion}
+	h := &header{client: client, origin: origin, tenant: route.Tenant, next: route.Next[1:], congestion: route.Congestion, wait: route.wait}
 	_, _ = rand.Read(h.nonce[:]) // never fails: crypto/rand ends the program instead
 	first, err := h.encode(r.cfg.Secret, next.Addr())
 	if err != nil {
@@ -393,16 +586,46 @@ func (r *Relay) openRelay(route Route, client, origin netip.AddrPort) (c conn, e
 		c, err = dialRelay(r.ctx, next, first, route.Congestion)
 		return err
 	})
-	return c, err
+	if err != nil && !isShort(err) {
+		return nil, fmt.Errorf("open a leg to relay %s: %v", next, err) // no origin's refusal
+	}
+	if err != nil || !route.wait {
+		return c, err
+	}
+	if err := readAnswer(c, h.nonce); err != nil {
+		reset(c)
+		return nil, fmt.Errorf("relay %s: %w", next, err)
+	}
+	return c, nil
+}
+
+// isShort reports whether it is the process or the machine that lacks something.
+func isShort(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)
+}
+
+// lacking has new connections wait where one has failed for want of a file.
+func (r *Relay) lacking(err error) bool {
+	if !isShort(err) {
+		return false
+	}
+	if r.count.shortOf() {
+		r.cfg.Log.Warn("cannot open more legs; until some end, new connections have to wait", "err", err)
+	}
+	return true
 }
 
 // carry waits for the next leg and relays until both directions have ended.
-func (r *Relay) carry(c *net.TCPConn, l *leg, client, origin netip.AddrPort) {
+func (r *Relay) carry(c *net.TCPConn, l *leg, route Route, k ends) {
 	<-l.done
 	defer l.release()
 	l.work.add(connectionWork)
+	for r.lacking(l.err) && r.ctx.Err() == nil && !hasEnded(c) {
+		r.rest()
+		r.dial(l, route, k.client, k.origin)
+	}
 	if l.err != nil {
-		r.refuse(c, "a connection", client, origin, fmt.Errorf("open the next leg: %w", l.err))
+		r.refuse(c, "a connection", k, fmt.Errorf("open the next leg: %w", l.err))
 		return
 	}
 	if !r.enter(l.conn) {
@@ -412,12 +635,12 @@ func (r *Relay) carry(c *net.TCPConn, l *leg, client, origin netip.AddrPort) {
 	defer r.leave(l.conn)
 	if l.unanswered {
 		if err := awaitOrigin(l.conn); err != nil {
-			r.refuse(c, "a connection", client, origin, fmt.Errorf("open a leg to %s: %w", origin, err))
+			r.refuse(c, "a connection", k, fmt.Errorf("open a leg to %s: %w", k.origin, err))
 			return
 		}
 	}
 	if err := setCongestion(c, l.congestion); err != nil {
-		r.cfg.Log.Debug("the client's leg keeps its congestion control", "client", client, "err", err)
+		r.cfg.Log.Debug("the client's leg keeps its congestion control", "client", k.client, "err", err)
 	}
 	r.count.opened.Add(1)
 	there := func(n int64) { l.token.tenant.there.Add(n); l.work.add(turnWork + n) }

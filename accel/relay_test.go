@@ -106,7 +106,7 @@ func (w *world) relay(host string, route *fixed, change func(*Config)) *Relay {
 		if relays, err = ListenRelays(testNodes[host]); err != nil || route == nil {
 			return err
 		}
-		in, err = Intercept("west", r.SYN)
+		in, err = Intercept("west", r.wait.Load(), r.SYN)
 		return err
 	}); err != nil {
 		w.t.Fatal(err)
@@ -114,7 +114,7 @@ func (w *world) relay(host string, route *fixed, change func(*Config)) *Relay {
 	var served sync.WaitGroup
 	served.Go(func() { _ = r.ServeRelays(relays) })
 	if in != nil {
-		served.Go(func() { _ = r.Serve(in.Listener) })
+		served.Go(func() { _ = r.Serve(in) })
 	}
 	w.t.Cleanup(func() {
 		relays.Close()

@@ -19,9 +19,17 @@ type synWatch struct {
 	done chan struct{}
 }
 
-const synBytes = 40 // IPv4 and TCP headers without options; with options the rest is not read
+const (
+	synBytes    = 40  // IPv4 and TCP headers without options
+	mostHeaders = 120 // and with all options; data behind them is not read
 
-func watchSYNs(device string, on func(client, origin netip.AddrPort)) (*synWatch, error) {
+	synOnly  = 0x02 // of FIN, SYN, RST and ACK
+	synFlags = 0x17
+	rstACK   = 0x14
+)
+
+// watchSYNs begins. The bytes of a SYN are the next one's after on.
+func watchSYNs(device string, on func(client, origin netip.AddrPort, syn []byte)) (*synWatch, error) {
 	dev, err := net.InterfaceByName(device)
 	if err != nil {
 		return nil, fmt.Errorf("device %s: %w", device, err)
@@ -40,7 +48,7 @@ func watchSYNs(device string, on func(client, origin netip.AddrPort)) (*synWatch
 }
 
 func prepareSYNSocket(fd, index int) error {
-	filter, err := bpf.Assemble([]bpf.Instruction{
+	program, err := assemble([]bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtType},
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.PACKET_OUTGOING, SkipFalse: 9},
 		bpf.LoadAbsolute{Off: 9, Size: 1},
@@ -49,33 +57,45 @@ func prepareSYNSocket(fd, index int) error {
 		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 0x1fff, SkipTrue: 5}, // not the first fragment
 		bpf.LoadMemShift{Off: 0},
 		bpf.LoadIndirect{Off: 13, Size: 1},
-		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: 0x17}, // FIN, SYN, RST, ACK
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0x02, SkipFalse: 1},
-		bpf.RetConstant{Val: 128},
+		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: synFlags},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: synOnly, SkipFalse: 1},
+		bpf.RetConstant{Val: mostHeaders},
 		bpf.RetConstant{Val: 0},
 	})
 	if err != nil {
 		return err
 	}
-	program := make([]unix.SockFilter, len(filter))
-	for i, f := range filter {
-		program[i] = unix.SockFilter{Code: f.Op, Jt: f.Jt, Jf: f.Jf, K: f.K}
-	}
-	fprog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
-	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &fprog); err != nil {
+	if err := attachFilter(fd, program); err != nil {
 		return err
 	}
 	proto := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_IP))
 	return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: proto, Ifindex: index})
 }
 
-func (w *synWatch) read(on func(client, origin netip.AddrPort)) {
+func assemble(program []bpf.Instruction) ([]unix.SockFilter, error) {
+	raw, err := bpf.Assemble(program)
+	if err != nil {
+		return nil, err
+	}
+	filter := make([]unix.SockFilter, len(raw))
+	for i, f := range raw {
+		filter[i] = unix.SockFilter{Code: f.Op, Jt: f.Jt, Jf: f.Jf, K: f.K}
+	}
+	return filter, nil
+}
+
+func attachFilter(fd int, filter []unix.SockFilter) error {
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
+}
+
+func (w *synWatch) read(on func(client, origin netip.AddrPort, syn []byte)) {
 	defer close(w.done)
 	raw, err := w.file.SyscallConn()
 	if err != nil {
 		return
 	}
-	buf := make([]byte, 128)
+	buf := make([]byte, mostHeaders)
 	for {
 		var n int
 		var failed error
@@ -90,7 +110,7 @@ func (w *synWatch) read(on func(client, origin netip.AddrPort)) {
 			continue // ENETDOWN is told once, when the device goes down; the socket stays
 		}
 		if client, origin, ok := parseSYN(buf[:n]); ok {
-			on(client, origin)
+			on(client, origin, buf[:n])
 		}
 	}
 }
@@ -99,12 +119,15 @@ func parseSYN(b []byte) (client, origin netip.AddrPort, ok bool) {
 	if len(b) < synBytes || b[0]>>4 != 4 {
 		return client, origin, false
 	}
-	size := int(b[0]&15) * 4
+	size := ipSize(b)
 	if size < 20 || len(b) < size+20 {
 		return client, origin, false
 	}
 	from, to := netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
 	tcp := b[size:]
+	if tcpSize(tcp) < 20 || len(tcp) < tcpSize(tcp) {
+		return client, origin, false
+	}
 	return netip.AddrPortFrom(from, binary.BigEndian.Uint16(tcp)), netip.AddrPortFrom(to, binary.BigEndian.Uint16(tcp[2:])), true
 }
 

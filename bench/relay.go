@@ -333,7 +333,7 @@ func wireRelay(ctx context.Context, r *Run, t *site) error {
 func wireCopy(_ context.Context, _ *Run, t *site) error {
 	var in *accel.Interceptor
 	err := netnsrun.Do(t.gateway, func() (err error) {
-		in, err = accel.Intercept(devIn, func(_, _ netip.AddrPort) {})
+		in, err = accel.Intercept(devIn, false, func(accel.SYN) {})
 		return err
 	})
 	if err != nil {

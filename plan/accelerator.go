@@ -238,6 +238,9 @@ func relayAddress(n *node) netip.AddrPort {
 // work is what the relay on a node does.
 func (a *accelerator) work(n *node, secret string) *onpath.RelayWork {
 	work := &onpath.RelayWork{Listen: relayAddress(n), Secret: secret, Congestion: a.obj.Spec.Congestion}
+	if a.obj.Spec.SYN == onpath.SYNWait {
+		work.SYN = onpath.SYNWait // what an earlier version does not know is left out else
+	}
 	for i, o := range a.obj.Spec.Origins {
 		r := onpath.RelayOrigin{Address: netip.AddrPortFrom(o.Address, o.Port), Size: o.Size}
 		if from, ok := a.number[n.name]; ok && a.front[i] != nil {

@@ -20,7 +20,7 @@ import (
 func newAccelerate(g *global) *cobra.Command {
 	a := &applyFlags{global: g}
 	var between, ingress []string
-	var name, congestion string
+	var name, congestion, syn string
 	var sizes []string
 	c := &cobra.Command{
 		Use:   "accelerate ADDRESS:PORT... --between NODE,NODE...",
@@ -43,7 +43,7 @@ accelerator NAME.`,
 			if err != nil {
 				return err
 			}
-			o.Spec.Congestion = congestion
+			o.Spec.Congestion, o.Spec.SYN = congestion, onpath.SYNAnswer(syn)
 			var text bytes.Buffer
 			if err := manifest.Encode(&text, o); err != nil {
 				return err
@@ -61,6 +61,7 @@ accelerator NAME.`,
 	f.StringSliceVar(&sizes, "size", nil,
 		"typical `size` of a transfer, such as 500k; one for all origins or one for each (default 100Ki)")
 	f.StringVar(&congestion, "congestion", "", "congestion control of all legs, such as cubic or bbr (default: the kernel's)")
+	f.StringVar(&syn, "syn", "", "when a client's SYN is answered: answer (at once, the default), or wait until the origin has answered")
 	f.StringVar(&name, "name", "", "name of the accelerator (default: of the first origin's address and port)")
 	f.BoolVar(&a.dryRun, "dry-run", false, "change nothing; show what would change")
 	f.DurationVar(&a.confirm, "confirm", 0, "undo everything after this time unless onpath confirm comes")

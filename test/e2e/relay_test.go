@@ -24,8 +24,9 @@ apiVersion: onpath/v1alpha1
 kind: Accelerator
 metadata: {name: alone}
 spec:
-  origins: [{address: 10.9.0.2, port: %d}]
+  origins: [{address: 10.9.0.2, port: %d}, {address: 10.9.0.2, port: 4}] # where nobody listens
   between: [gw1]
+  syn: %s
 `
 
 const gatewayTakesRelays = `
@@ -40,7 +41,7 @@ spec:
   - {name: core, device: core, attach: router, side: core}
 `
 
-// TestRelaysAlone: without the server, and without the agent too, relays go on with the
+// TestRelaysAlone: a closed port looks closed where clients wait. Without the server, and without the agent too, relays go on with the
 // connections they have and take new ones; those are reset at once if the relays' process
 // is killed.
 func TestRelaysAlone(t *testing.T) {
@@ -58,7 +59,7 @@ func TestRelaysAlone(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	apply(ctx, t, fmt.Sprintf(relayedYAML, s.port))
+	apply(ctx, t, fmt.Sprintf(relayedYAML, s.port, "wait"))
 	active(ctx, t, "alone-gw1")
 	var r *relayProcess
 	if err := testbed.WaitFor(ctx, "a connection is relayed", 30*time.Second, func() (bool, error) {
@@ -73,6 +74,22 @@ func TestRelaysAlone(t *testing.T) {
 		return pingPong(c, make([]byte, 1)) == nil && r.opened(t) > 0, nil
 	}); err != nil {
 		t.Fatal(err)
+	}
+	transfer(t, s, "10.9.0.2", 1<<20)
+	for range 3 {
+		if _, err := dialTCP(t, "10.9.0.2", 4, 2*time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("with syn: wait, of a closed port the client is told %v", err)
+		}
+	}
+	apply(ctx, t, fmt.Sprintf(relayedYAML, s.port, "answer"))
+	if err := testbed.WaitFor(ctx, "clients are answered at once", 10*time.Second, func() (bool, error) {
+		c, err := dialTCP(t, "10.9.0.2", 4, time.Second)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil, nil
+	}); err != nil {
+		t.Error(err)
 	}
 	old, err := dialTCP(t, "10.9.0.2", s.port, 5*time.Second)
 	if err != nil {
