@@ -27,7 +27,14 @@ ONPATH_FUNCTION(p)
 {
 	int forward = p->direction == ONPATH_FORWARD;
 	__be16 there = forward ? p->dport : p->sport;
+	__u32 at = p->transport;
+	__u8 type = 0, code = 0;
 
+	if (at < ONPATH_DATA - 1 && at + 1 < p->shown && !(p->is & (ONPATH_IS_FRAGMENT | ONPATH_IS_PORTLESS)) &&
+	    ((p->is & ONPATH_IS_ERROR) || p->protocol == ONPATH_ICMP || p->protocol == ONPATH_ICMPV6)) {
+		type = p->data[at];
+		code = p->data[at + 1];
+	}
 	onpath_count(seen, p->segments);
 	if (p->dscp == DROPPED_CLASS)
 		return onpath_drop(p, 7);
@@ -45,12 +52,14 @@ ONPATH_FUNCTION(p)
 		onpath_set_source(p, virtual, TRANSLATED);
 	if (there == LEFTOVER && p->shown < 200 && (p->data[200] | p->data[255])) /* of another packet */
 		return onpath_drop(p, 11);
+	if (p->icmp_type != type || p->icmp_code != code)
+		return onpath_drop(p, 12);
 	if (there == SCRIBBLED) { /* which nobody else may notice */
 		p->sport = p->dport = DROPPED;
 		p->dscp = DROPPED_CLASS;
 		p->direction = !p->direction;
 		p->length = p->wire = p->segments = 7;
-		p->protocol = p->family = 9;
+		p->protocol = p->family = p->icmp_type = p->icmp_code = 9;
 		p->src[15] = p->dst[15] = 99;
 	}
 	if (there == STAMPED)

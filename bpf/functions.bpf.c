@@ -81,6 +81,12 @@ static __always_inline void describe(struct __sk_buff *skb, const struct pkt *p,
 	a->dscp = 0;
 	if (!bpf_skb_load_bytes(skb, p->l3, b, 2))
 		a->dscp = p->family == FAMILY_4 ? b[1] >> 2 : ((b[0] & 0xf) << 2) | (b[1] >> 6);
+	a->icmp_type = a->icmp_code = 0;
+	if (((p->is & IS_ERROR) || p->key.proto == IPPROTO_ICMP || p->key.proto == IPPROTO_ICMPV6) &&
+	    !(p->is & (IS_LATER | IS_NOPORTS)) && !bpf_skb_load_bytes(skb, p->l4, b, 2)) {
+		a->icmp_type = b[0];
+		a->icmp_code = b[1];
+	}
 	a->length = p->length;
 	a->segments = p->packets;
 	a->wire = p->bytes;

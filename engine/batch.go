@@ -145,7 +145,8 @@ func (r *received) fill(b []byte, shown uint32, vport onpath.VportID, now uint64
 		b[atDirection] = onpathReverse
 	}
 	le.PutUint16(b[atIs:], signs(h))
-	le.PutUint16(b[atDSCP:], uint16(packet.DSCP(r.ip)))
+	b[atDSCP] = packet.DSCP(r.ip)
+	b[atICMPType], b[atICMPCode] = h.ICMP(r.ip)
 	le.PutUint32(b[atLength:], uint32(h.Length))
 	le.PutUint32(b[atSegments:], 1)
 	le.PutUint32(b[atWire:], uint32(h.Length))

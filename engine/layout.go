@@ -33,13 +33,13 @@ type area struct {
 const (
 	atSrc, atDst, atSport, atDport           = 0, 16, 32, 34
 	atFamily, atProtocol, atDirection, atTTL = 36, 37, 38, 39
-	atIs, atDSCP                             = 40, 42
+	atIs, atDSCP, atICMPType                 = 40, 42, 43
 	atLength, atSegments, atWire             = 44, 48, 52
 	atPath, atInstance, atNow                = 56, 60, 64
 	atShown, atTransport, atPayload          = 72, 76, 78
 	atEdit, atNewSrc, atNewDst               = 80, 84, 100
 	atNewSport, atNewDport, atNewDSCP        = 116, 118, 120
-	atReason, atData                         = 121, 124
+	atReason, atICMPCode, atData             = 121, 123, 124
 	maxData                                  = 1540 // ONPATH_DATA
 	packetStride                             = (atData + maxData + 7) &^ 7
 	maxBatch                                 = 64 // ONPATH_BATCH

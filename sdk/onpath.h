@@ -96,7 +96,7 @@ struct onpath_packet {
 	__u8 ttl;
 	__u16 is;
 	__u8 dscp;
-	__u8 pad;
+	__u8 icmp_type; /* of ICMP and ICMPv6, also of an error; else, and where it cannot be read, 0 */
 	__u32 length;   /* bytes of the IP packet as it is now */
 	__u32 segments; /* packets on the wire */
 	__u32 wire;     /* IP bytes on the wire, of all segments */
@@ -120,7 +120,7 @@ struct onpath_packet {
 	__u8 new_dscp;
 	__u8 reason;
 	__u8 element;
-	__u8 spare;
+	__u8 icmp_code; /* onpath's, as icmp_type */
 
 	__u8 data[ONPATH_DATA];
 };

@@ -41,6 +41,14 @@ static __always_inline int describe_frame(struct xdp_md *ctx, struct fast_run *r
 		if (l4[13] & 0x10)
 			a->is = ONPATH_IS_ACK;
 	}
+	a->icmp_type = a->icmp_code = 0;
+	if (r->protocol == IPPROTO_ICMP || r->protocol == IPPROTO_ICMPV6) {
+		l4 = l3 + a->transport;
+		if (l4 + 2 > end)
+			return -1;
+		a->icmp_type = l4[0];
+		a->icmp_code = l4[1];
+	}
 	path = bpf_map_lookup_elem(&paths, &slot);
 	a->path = slot && path ? path->id : 0;
 	copy_addr(a->src, r->src);

@@ -88,7 +88,7 @@ func adoptedAnew(b *testbed) {
 			if pass > 1 {
 				b.livesOn(t)
 			}
-			b.isNotAccepted(t, false)
+			isNotAccepted(b, t, false)
 			b.through(clientNet, newPacket(t).bytes(), serverNet, forwards(fw)...)
 			answer := answerTo(t)
 			answer.flags = syn | ack
@@ -103,7 +103,7 @@ func adoptedAnew(b *testbed) {
 	c.began = b.h.Now().Add(-time.Second)
 	b.apply(l)
 	b.passesBy(tcp6(9), 3)
-	b.isNotAccepted(tcp6(9), true)
+	isNotAccepted(b, tcp6(9), true)
 	b.through(serverNet, newPacket(tcp6(9).Reverse()).bytes(), clientNet, backwards(fw)...)
 	b.leads(gateway, edgeVport, tcp6(9), onpath.NextVport, fw.vport)
 	for range 3 {
@@ -120,7 +120,7 @@ func adoptedAnew(b *testbed) {
 
 // isNotAccepted begins a connection by the ports of one that crosses the instances, or
 // passes by: the packet goes that one's way, and the end that accepts it is reset.
-func (b *testbed) isNotAccepted(t onpath.Tuple, reverse bool, is ...*instance) {
+func isNotAccepted(b *testbed, t onpath.Tuple, reverse bool, is ...*instance) {
 	b.t.Helper()
 	b.says(t, reverse, syn, is...)
 	p, at := answerTo(t), serverNet
@@ -164,7 +164,7 @@ func adoptedWithin(b *testbed) {
 		if times > 1 {
 			b.livesOn(t, op)
 		}
-		b.isNotAccepted(t, false, op)
+		isNotAccepted(b, t, false, op)
 		b.forward(t, op, fw)
 		b.backward(t, fw, op)
 		b.forward(t, op, fw)

@@ -300,10 +300,10 @@ func resets(b *testbed) {
 // isReset expects the RST that ends t for its sender.
 func (b *testbed) isReset(device string, t onpath.Tuple, seq uint32) {
 	b.t.Helper()
-	b.isResetAt(gateway, device, t, seq)
+	isResetAt(b, gateway, device, t, seq)
 }
 
-func (b *testbed) isResetAt(node, device string, t onpath.Tuple, seq uint32) {
+func isResetAt(b *testbed, node, device string, t onpath.Tuple, seq uint32) {
 	b.t.Helper()
 	f := b.receive(node, device)
 	if err := checksums(f.Packet); err != nil {

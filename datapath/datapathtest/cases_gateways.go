@@ -437,7 +437,7 @@ func gatewaysAdopted(b *testbed) {
 		}
 		b.send(gateways[1], from, answerTo(t).bytes())
 		b.dropped(gateways[1], from, onpath.DropReset)
-		b.isResetAt(gateways[1], from, t.Reverse(), 1001)
+		isResetAt(b, gateways[1], from, t.Reverse(), 1001)
 		b.enters(gateways[0], in, newPacket(t).bytes(), gateways[0], out, is...)
 		b.enters(gateways[1], from, answerTo(t).bytes(), gateways[1], to, is...)
 	}

@@ -136,7 +136,11 @@ func (n *Node) goOn(w *work, f *flow, g *onpath.Group, begins bool) bool {
 func (n *Node) steer(w *work, f *flow) {
 	fromEdge := w.uplink != ""
 	if w.accepts {
-		n.refuseAnswer(w)
+		if fromEdge {
+			n.countIn(w.key.vport, w.h.Length)
+			n.tellPartner(w.key.tuple, w.h.Flags)
+		}
+		n.reset(w) // the next SYN begins anew
 		return
 	}
 	if f.kind == onpath.NextVport && !n.takes(f.next) && !n.lost(w, f) {
@@ -179,16 +183,6 @@ func (n *Node) steer(w *work, f *flow) {
 		return
 	}
 	n.hand(w, f)
-}
-
-// refuseAnswer resets the end that accepts a connection by the ports of one that was led
-// past a chain: the next SYN begins anew.
-func (n *Node) refuseAnswer(w *work) {
-	if w.uplink != "" {
-		n.countIn(w.key.vport, w.h.Length)
-		n.tellPartner(w.key.tuple, w.h.Flags)
-	}
-	n.reset(w)
 }
 
 // fits is how large packets of an entry may be: what its path says, which says nothing of

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 //go:build ignore
 /* Counts packets and bytes for each value of a key: the flow, the source or
- * destination prefix, the protocol, or the destination port. With sampling one
+ * destination prefix, the protocol, or the destination port. Of ICMP, type and code stand
+ * for ports: by the identifiers of echoes, each ping would be a row. With sampling one
  * packet in n is counted, n times (RFC 5475 §5.2, uniform probabilistic). The
  * node's agent reads the counts and exports them; what is used least goes when
  * the table is full.
@@ -19,11 +20,11 @@ ONPATH_LICENSE("Dual BSD/GPL");
 struct key {
 	__u8 src[16];
 	__u8 dst[16];
-	__be16 sport, dport;
+	__be16 sport, dport; /* of ICMP: 0, and type and code */
 	__u8 protocol;
 	__u8 family;
 	__u8 direction;
-	__u8 pad;
+	__u8 typed; /* ICMP: type and code are known */
 };
 
 struct count {
@@ -52,6 +53,22 @@ static __always_inline void cut(__u8 *addr, __u32 n)
 			addr[i] = 0;
 		else if (n < at + 8)
 			addr[i] &= 0xff << (at + 8 - n);
+	}
+}
+
+/* The ports of a key; to: the destination's alone, whichever direction the packet takes. */
+static __always_inline void take_ports(struct key *k, const struct onpath_packet *p, int to)
+{
+	if (p->protocol == (p->family == 4 ? ONPATH_ICMP : ONPATH_ICMPV6)) {
+		if (p->is & (ONPATH_IS_FRAGMENT | ONPATH_IS_PORTLESS))
+			return;
+		k->dport = onpath_be16(p->icmp_type << 8 | p->icmp_code);
+		k->typed = 1;
+	} else if (to) {
+		k->dport = p->direction == ONPATH_REVERSE ? p->sport : p->dport;
+	} else {
+		k->sport = p->sport;
+		k->dport = p->dport;
 	}
 }
 
@@ -87,13 +104,12 @@ ONPATH_FUNCTION(p)
 		break;
 	case BY_PORT:
 		k.protocol = p->protocol;
-		k.dport = p->direction == ONPATH_REVERSE ? p->sport : p->dport;
+		take_ports(&k, p, 1);
 		break;
 	default:
 		onpath_copy_address(k.src, p->src);
 		onpath_copy_address(k.dst, p->dst);
-		k.sport = p->sport;
-		k.dport = p->dport;
+		take_ports(&k, p, 0);
 		k.protocol = p->protocol;
 	}
 	n = bpf_map_lookup_elem(&counts, &k);

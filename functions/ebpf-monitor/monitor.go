@@ -95,7 +95,8 @@ type countKey struct {
 	Src, Dst         [16]byte
 	SrcPort, DstPort [2]byte
 	Protocol, Family uint8
-	Direction, Pad   uint8
+	Direction        uint8
+	Typed            uint8 // ICMP: DstPort is its type and code
 }
 
 type countValue struct {
@@ -137,6 +138,11 @@ func (k countKey) String() string {
 	if k.Protocol != 0 {
 		add("protocol", fmt.Sprint(k.Protocol))
 	}
+	if k.Typed != 0 {
+		add("type", fmt.Sprint(k.DstPort[0]))
+		add("code", fmt.Sprint(k.DstPort[1]))
+		return strings.Join(parts, " ")
+	}
 	if p := binary.BigEndian.Uint16(k.SrcPort[:]); p != 0 {
 		add("sport", fmt.Sprint(p))
 	}
@@ -159,7 +165,7 @@ func deltas(before, after map[countKey]countValue, since, now time.Time, mono ui
 			continue
 		}
 		r := ipfix.Record{
-			Src: k.addr(k.Src), Dst: k.addr(k.Dst), Protocol: k.Protocol, Family: k.Family, Reverse: k.Direction == 1,
+			Src: k.addr(k.Src), Dst: k.addr(k.Dst), Protocol: k.Protocol, Family: k.Family, Reverse: k.Direction == 1, Typed: k.Typed != 0,
 			SrcPort: binary.BigEndian.Uint16(k.SrcPort[:]), DstPort: binary.BigEndian.Uint16(k.DstPort[:]),
 			Packets: v.Packets - old.Packets, Bytes: v.Bytes - old.Bytes,
 			Start: since, End: now.Add(-time.Duration(mono - v.Last)),

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -106,6 +107,50 @@ func TestMonitorExport(t *testing.T) {
 	}
 	if m[1] != 10 || n < 100 {
 		t.Errorf("the collector got %d bytes of version %d", n, m[1])
+	}
+}
+
+// TestMonitorICMP: messages of ICMP are counted by type and code, whatever identifiers their
+// echoes have; what has none, as a later fragment, is counted apart.
+func TestMonitorICMP(t *testing.T) {
+	b := functionbench.Load(t, "monitor", object)
+	for by, names := range map[string][3]string{
+		"flow": {"src=10.1.0.2 dst=10.9.0.2 protocol=1 type=8 code=0", "src=10.1.0.2 dst=10.9.0.2 protocol=1 type=3 code=13", "src=10.1.0.2 dst=10.9.0.2 protocol=1"},
+		"port": {"protocol=1 type=8 code=0", "protocol=1 type=3 code=13", "protocol=1"},
+	} {
+		b.Tell(compile, sdk.Config{"by": by})
+		for id := range uint16(50) {
+			p := functionbench.Packet{Tuple: udpFrom("10.1.0.2", id), Wire: 100, Now: uint64(time.Hour), ICMPType: 8}
+			p.Tuple.Protocol, p.Tuple.DstPort = 1, id
+			b.Verdict(p)
+			if id < 20 {
+				p.ICMPType, p.ICMPCode = 3, 13
+				b.Verdict(p)
+			}
+			if id < 5 {
+				p.ICMPType, p.ICMPCode, p.Is = 0, 0, 0x20 // ONPATH_IS_FRAGMENT
+				b.Verdict(p)
+			}
+		}
+		counts, err := keys(b.Tables)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []uint64{50, 20, 5} {
+			at := slices.IndexFunc(counts, func(k onpath.KeyCount) bool { return k.Key == names[i] })
+			if at < 0 || counts[at].Count.Packets != want {
+				t.Errorf("by %s %q must be counted %d times: %+v", by, names[i], want, counts)
+			}
+		}
+	}
+	all, err := readCounts(b.Tables[countsTable])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range deltas(nil, all, time.Now(), time.Now(), monotonic()) {
+		if r.Typed != (r.DstPort != 0) || r.Typed && r.DstPort != 8<<8 && r.DstPort != 3<<8|13 {
+			t.Errorf("a record for the collector is %+v", r)
+		}
 	}
 }
 

@@ -75,6 +75,15 @@ func (h *Header) Begins() bool { return h.Protocol == TCP && h.Flags&(SYN|ACK) =
 // Runs reports whether the packet is of a TCP connection that was asked for before.
 func (h *Header) Runs() bool { return h.Protocol == TCP && h.Flags&(SYN|ACK) != SYN && !h.IsError }
 
+// ICMP is the type and code of an ICMP or ICMPv6 message; 0 of anything else, and where they
+// cannot be read.
+func (h *Header) ICMP(b []byte) (kind, code uint8) {
+	if h.Verdict != Fine || !h.Whole() || h.Protocol != ICMP && h.Protocol != ICMPv6 {
+		return 0, 0
+	}
+	return b[h.L4], b[h.L4+1]
+}
+
 // HasPorts reports whether tuples of the protocol need the transport header.
 func HasPorts(protocol uint8) bool {
 	switch protocol {

@@ -16,6 +16,7 @@ type Record struct {
 	Protocol         uint8
 	Family           uint8 // 4 or 6
 	Reverse          bool
+	Typed            bool   // ICMP: DstPort is its type and code
 	Packets, Bytes   uint64 // since the last record of the key
 	Start, End       time.Time
 }
@@ -31,21 +32,35 @@ const (
 	destinationIPv4Address   = 12
 	sourceIPv6Address        = 27
 	destinationIPv6Address   = 28
+	icmpTypeCodeIPv4         = 32
 	flowDirection            = 61
+	icmpTypeCodeIPv6         = 139
 	flowStartMilliseconds    = 152
 	flowEndMilliseconds      = 153
 )
 
 type field struct{ id, length uint16 }
 
-func fields(family uint8) []field {
-	out := []field{{sourceIPv4Address, 4}, {destinationIPv4Address, 4}}
-	if family == 6 {
-		out = []field{{sourceIPv6Address, 16}, {destinationIPv6Address, 16}}
+// template is a kind of records: of one IP version, and of messages of ICMP, or of all else.
+type template struct {
+	id     uint16
+	family uint8
+	typed  bool
+}
+
+var templates = []template{{256, 4, false}, {257, 6, false}, {258, 4, true}, {259, 6, true}}
+
+func (t *template) fields() []field {
+	out, icmp := []field{{sourceIPv4Address, 4}, {destinationIPv4Address, 4}}, field{icmpTypeCodeIPv4, 2}
+	if t.family == 6 {
+		out, icmp = []field{{sourceIPv6Address, 16}, {destinationIPv6Address, 16}}, field{icmpTypeCodeIPv6, 2}
 	}
-	return append(out, field{sourceTransportPort, 2}, field{destinationTransportPort, 2}, field{protocolIdentifier, 1},
-		field{flowDirection, 1}, field{packetDeltaCount, 8}, field{octetDeltaCount, 8},
-		field{flowStartMilliseconds, 8}, field{flowEndMilliseconds, 8})
+	out = append(out, field{sourceTransportPort, 2}, field{destinationTransportPort, 2})
+	if t.typed {
+		out = append(out, icmp)
+	}
+	return append(out, field{protocolIdentifier, 1}, field{flowDirection, 1}, field{packetDeltaCount, 8},
+		field{octetDeltaCount, 8}, field{flowStartMilliseconds, 8}, field{flowEndMilliseconds, 8})
 }
 
 const (
@@ -56,8 +71,6 @@ const (
 // Set and template numbers.
 const (
 	templateSet = 2
-	template4   = 256
-	template6   = 257
 	headerSize  = 16
 	// maxMessage fits the payload of UDP in 1,500 bytes of IPv6.
 	maxMessage = 1400
@@ -74,35 +87,37 @@ type Encoder struct {
 // any may be lost (RFC 7011 §8.4).
 func (e *Encoder) Encode(at time.Time, records []Record) [][]byte {
 	var out [][]byte
-	for _, family := range []uint8{4, 6} {
+	for i := range templates {
+		t := &templates[i]
 		var list []Record
 		for _, r := range records {
-			if r.Family == family {
+			if r.Family == t.family && r.Typed == t.typed {
 				list = append(list, r)
 			}
 		}
 		for len(list) > 0 {
-			n := min(len(list), (maxMessage-headerSize-len(templates())-4)/recordSize(family))
-			out = append(out, e.message(at, family, list[:n]))
+			n := min(len(list), (maxMessage-headerSize-len(describe())-4)/t.recordSize())
+			out = append(out, e.message(at, t, list[:n]))
 			list = list[n:]
 		}
 	}
 	return out
 }
 
-func recordSize(family uint8) int {
+func (t *template) recordSize() int {
 	n := 0
-	for _, f := range fields(family) {
+	for _, f := range t.fields() {
 		n += int(f.length)
 	}
 	return n
 }
 
-func templates() []byte {
+// describe is the set of all templates.
+func describe() []byte {
 	var body []byte
-	for i, family := range []uint8{4, 6} {
-		list := fields(family)
-		body = binary.BigEndian.AppendUint16(body, template4+uint16(i))
+	for _, t := range templates {
+		list := t.fields()
+		body = binary.BigEndian.AppendUint16(body, t.id)
 		body = binary.BigEndian.AppendUint16(body, uint16(len(list)))
 		for _, f := range list {
 			body = binary.BigEndian.AppendUint16(body, f.id)
@@ -118,23 +133,19 @@ func set(id uint16, body []byte) []byte {
 	return append(b, body...)
 }
 
-func (e *Encoder) message(at time.Time, family uint8, records []Record) []byte {
-	id := uint16(template4)
-	if family == 6 {
-		id = template6
-	}
+func (e *Encoder) message(at time.Time, t *template, records []Record) []byte {
 	var body []byte
 	for _, r := range records {
 		body = r.append(body)
 	}
-	data := set(id, body)
+	data := set(t.id, body)
 	b := binary.BigEndian.AppendUint16(nil, 10) // the version
-	b = binary.BigEndian.AppendUint16(b, uint16(headerSize+len(templates())+len(data)))
+	b = binary.BigEndian.AppendUint16(b, uint16(headerSize+len(describe())+len(data)))
 	b = binary.BigEndian.AppendUint32(b, uint32(at.Unix()))
 	b = binary.BigEndian.AppendUint32(b, e.sequence)
 	b = binary.BigEndian.AppendUint32(b, e.Domain)
 	e.sequence += uint32(len(records))
-	return append(append(b, templates()...), data...)
+	return append(append(b, describe()...), data...)
 }
 
 func (r *Record) append(b []byte) []byte {
@@ -152,11 +163,14 @@ func (r *Record) append(b []byte) []byte {
 		}
 	}
 	src, dst := r.SrcPort, r.DstPort
-	if r.Protocol == protocolICMP || r.Protocol == protocolICMPv6 {
-		src, dst = 0, 0 // collectors read type and code there; the monitor knows the identifier alone
+	if !r.Typed && (r.Protocol == protocolICMP || r.Protocol == protocolICMPv6) {
+		src, dst = 0, 0 // many collectors read type and code of ICMP there
 	}
 	b = binary.BigEndian.AppendUint16(b, src)
 	b = binary.BigEndian.AppendUint16(b, dst)
+	if r.Typed {
+		b = binary.BigEndian.AppendUint16(b, dst)
+	}
 	direction := byte(0) // ingress
 	if r.Reverse {
 		direction = 1

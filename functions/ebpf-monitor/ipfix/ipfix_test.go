@@ -16,6 +16,8 @@ func sample() []Record {
 	return []Record{
 		{Src: netip.MustParseAddr("10.1.0.2"), Dst: netip.MustParseAddr("10.9.0.2"), SrcPort: 1000, DstPort: 53, Protocol: 17, Family: 4, Packets: 7, Bytes: 700, Start: at, End: at.Add(time.Second)},
 		{Src: netip.MustParseAddr("2001:db8::1"), Family: 6, Reverse: true, Packets: 9, Bytes: 12345, Start: at, End: at.Add(time.Second)},
+		{Src: netip.MustParseAddr("10.1.0.3"), Family: 4, Protocol: 1, Typed: true, DstPort: 3<<8 | 13, Packets: 2, Bytes: 200, Start: at, End: at},
+		{Src: netip.MustParseAddr("2001:db8::3"), Family: 6, Protocol: 58, Typed: true, DstPort: 128 << 8, Packets: 3, Bytes: 300, Start: at, End: at},
 	}
 }
 
@@ -34,15 +36,11 @@ func TestEncode(t *testing.T) {
 		if s := binary.BigEndian.Uint32(m[8:]); s != next {
 			t.Errorf("sequence number %d, must be %d", s, next)
 		}
-		data := m[headerSize+len(templates()):]
-		size := recordSize(4)
-		if binary.BigEndian.Uint16(data) == template6 {
-			size = recordSize(6)
-		}
-		next += uint32((len(data) - 4) / size)
+		data := m[headerSize+len(describe()):]
+		next += uint32((len(data) - 4) / templates[binary.BigEndian.Uint16(data)-templates[0].id].recordSize())
 	}
-	if next != 200 {
-		t.Errorf("%d records were written, must be 200", next)
+	if next != 400 {
+		t.Errorf("%d records were written, must be 400", next)
 	}
 }
 
@@ -60,7 +58,8 @@ func TestDecode(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, want := range []string{"SrcAddr: 10.1.0.2", "DstAddr: 10.9.0.2", "DstPort: 53", "Packets: 7", "Octets: 700", "SrcAddr: 2001:db8::1", "Packets: 9", "Octets: 12345", "Protocol: UDP"} {
+	for _, want := range []string{"SrcAddr: 10.1.0.2", "DstAddr: 10.9.0.2", "DstPort: 53", "Packets: 7", "Octets: 700", "SrcAddr: 2001:db8::1", "Packets: 9", "Octets: 12345", "Protocol: UDP",
+		"SrcAddr: 10.1.0.3", "ICMP Type: 0x030d", "SrcAddr: 2001:db8::3", "IPv6 ICMP Type: 128"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("tshark does not see %q", want)
 		}
@@ -87,15 +86,29 @@ func pcap(messages [][]byte) []byte {
 	return b
 }
 
-// TestNoPortsOfICMP: collectors read an ICMP type and code where other protocols have their
-// port, so the identifier of an echo does not stand there.
-func TestNoPortsOfICMP(t *testing.T) {
-	for protocol, want := range map[uint8]uint16{protocolICMP: 0, protocolICMPv6: 0, 17: 10005} {
+// TestTypeOfICMP: a record has type and code of ICMP in the element for them, and where
+// collectors also read them, in the place of the destination's port; where they are not known,
+// nothing else stands there, as the identifier of an echo.
+func TestTypeOfICMP(t *testing.T) {
+	for _, c := range []struct {
+		protocol uint8
+		typed    bool
+		want     [3]uint16
+	}{
+		{17, false, [3]uint16{10005, 2048}}, {protocolICMP, false, [3]uint16{}}, {protocolICMPv6, false, [3]uint16{}},
+		{protocolICMP, true, [3]uint16{10005, 2048, 2048}},
+	} {
 		r := sample()[0]
-		r.Protocol, r.SrcPort, r.DstPort = protocol, 10005, 10005
-		b := r.append(nil)
-		if src, dst := binary.BigEndian.Uint16(b[8:]), binary.BigEndian.Uint16(b[10:]); src != want || dst != want {
-			t.Errorf("protocol %d: ports %d and %d, want %d", protocol, src, dst, want)
+		r.Protocol, r.Typed, r.SrcPort, r.DstPort = c.protocol, c.typed, 10005, 8<<8
+		b, got := r.append(nil), [3]uint16{}
+		for i := range got {
+			got[i] = binary.BigEndian.Uint16(b[8+2*i:])
+		}
+		if !c.typed {
+			got[2] = 0
+		}
+		if got != c.want {
+			t.Errorf("protocol %d, its type known %v: ports and type %v, want %v", c.protocol, c.typed, got, c.want)
 		}
 	}
 }

@@ -74,6 +74,8 @@ type Packet struct {
 	Is      uint16
 	Wire    uint32 // bytes
 	Now     uint64 // ns
+
+	ICMPType, ICMPCode uint8
 }
 
 func (p Packet) bytes() []byte {
@@ -91,6 +93,7 @@ func (p Packet) bytes() []byte {
 		b[38] = 1
 	}
 	binary.NativeEndian.PutUint16(b[40:], p.Is)
+	b[43], b[123] = p.ICMPType, p.ICMPCode
 	binary.NativeEndian.PutUint32(b[48:], 1)
 	binary.NativeEndian.PutUint32(b[52:], p.Wire)
 	binary.NativeEndian.PutUint64(b[64:], p.Now)
