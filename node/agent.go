@@ -16,6 +16,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/userns"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/fault"
 	"github.com/onpath/onpath/node/wiring"
 )
 
@@ -80,7 +81,7 @@ type Options struct {
 	// Secrets asks the server for those of an instance here, by file; nil: there are none.
 	Secrets func(ctx context.Context, tenant, instance string) (map[string][]byte, error)
 	// FaultKeeper is a command that, given the file of a fault as its last
-	// argument, calls KeepFault: it ends a fault if no agent does. Empty: faults
+	// argument, calls fault.Keep: it ends a fault if no agent does. Empty: faults
 	// end when an agent runs.
 	FaultKeeper []string
 	// Held says that who runs the agent holds StateDir (Hold).
@@ -96,7 +97,7 @@ type Agent struct {
 	detector *detector
 	echo     *echo
 	machine  *machine
-	faults   *faults
+	faults   *fault.Faults
 	meters   meters
 	prepared map[string]bool // functions that are being made ready or are, by hash
 	leases   *leases
@@ -184,7 +185,7 @@ func New(o Options) (*Agent, error) {
 		Users: sync.OnceValue(func() error { return userns.Possible(string(a.part.Dir)) })}
 	a.apply, a.held, a.guard = newApplier(a), newHeld(a.part.Dir), &guard{netNS: o.NetNS}
 	a.detector = newDetector(a.part, func() { a.apply.kick(false) })
-	a.echo, a.faults = &echo{part: a.part, detector: a.detector}, &faults{a: a}
+	a.echo, a.faults = &echo{part: a.part, detector: a.detector}, fault.New(a.part, o.FaultKeeper)
 	a.machine = newMachine(a.part, a)
 	a.leases, a.signal = &leases{a: a, changed: make(chan struct{}, 1), told: newSparing()}, newSignaller(a)
 	a.punts, a.room.of = newPunts(), map[string]int{}
@@ -264,7 +265,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.part.Go(a.leases.watch)
 	a.part.Go(a.signal.run)
 	a.part.Go(func(ctx context.Context) { a.punts.run(ctx, a.opt.Datapath) })
-	a.faults.resume()
+	a.faults.Resume()
 	a.part.Go(a.reportLoop)
 	a.awaitWiring(ctx)
 	a.part.Go(a.apply.run)

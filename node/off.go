@@ -15,6 +15,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/fault"
 	"github.com/onpath/onpath/node/wiring"
 )
 
@@ -182,7 +183,7 @@ func (f *off) folder() {
 		return
 	}
 	f.step(true, "the state in "+string(f.dir), func() error {
-		errs := []error{endAllFaults(f.dir)} // while it is known what they stopped
+		errs := []error{fault.EndAll(f.dir)} // while it is known what they stopped
 		kept := []string{planFile(f.dir), meterFile(f.dir), lostFile(f.dir), heldFile(f.dir),
 			f.dir.Records(), f.dir.Namespaces(),
 			f.dir.Faults(), f.dir.Identity(), notifyDir(f.dir), f.dir.File("lock")}

@@ -49,7 +49,7 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 		return serve(request, func(l onpath.LogsRequest) error { return a.serveLogs(ctx, l, stream) })
 	case onpath.OpFault:
 		return serve(request, func(f onpath.FaultRequest) error {
-			done, err := a.Fault(ctx, f)
+			done, err := a.Fault(f)
 			if err != nil {
 				return err
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/onpath/onpath/internal/blackout"
 	"github.com/onpath/onpath/internal/table"
 	"github.com/onpath/onpath/lab"
-	"github.com/onpath/onpath/node"
+	"github.com/onpath/onpath/node/fault"
 )
 
 // faultFlags are those of all faults.
@@ -406,10 +406,10 @@ func probeHint(labs []lab.Summary) string {
 // mostFlows is how many lines the table has; -o json has them all.
 const mostFlows = 20
 
-// newFaultKeeper is what an agent starts beside a fault; see node.KeepFault.
+// newFaultKeeper is what an agent starts beside a fault; see fault.Keep.
 func newFaultKeeper() *cobra.Command {
 	return &cobra.Command{
 		Use: "keep FILE", Short: "End a fault in time if its agent does not", Hidden: true, Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error { return node.KeepFault(c.Context(), args[0]) },
+		RunE: func(c *cobra.Command, args []string) error { return fault.Keep(c.Context(), args[0]) },
 	}
 }

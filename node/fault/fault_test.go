@@ -1,8 +1,8 @@
-package node
+package fault
 
 import (
-	"errors"
-	"io/fs"
+	"bytes"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -30,10 +30,16 @@ func sleeper(t *testing.T) int {
 	return c.Process.Pid
 }
 
+// stopped reports whether a process is stopped by a signal.
+func stopped(pid int) (is, known bool) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	return bytes.Contains(status, []byte("\nState:\tT")), err == nil
+}
+
 func becomes(t *testing.T, pid int, want bool) {
 	t.Helper()
 	for range 500 {
-		if is, known := halted(pid); known && is == want {
+		if is, known := stopped(pid); known && is == want {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -41,9 +47,9 @@ func becomes(t *testing.T, pid int, want bool) {
 	t.Fatalf("process %d does not become stopped: %t", pid, want)
 }
 
-// TestKeepFault: what was written down is undone by the keeper if the agent is
+// TestKeep: what was written down is undone by the keeper if the agent is
 // gone, and left alone if it has been undone.
-func TestKeepFault(t *testing.T) {
+func TestKeep(t *testing.T) {
 	pid := sleeper(t)
 	d := base.Dir(t.TempDir())
 	l := &lease{Fault: onpath.Fault{ID: "stall-1", Kind: onpath.FaultStall, Until: time.Now().Add(300 * time.Millisecond)}}
@@ -58,7 +64,7 @@ func TestKeepFault(t *testing.T) {
 		t.Fatal(err)
 	}
 	becomes(t, pid, true)
-	if err := KeepFault(t.Context(), leaseFile(d, l.Fault.ID)); err != nil {
+	if err := Keep(t.Context(), leaseFile(d, l.Fault.ID)); err != nil {
 		t.Fatal(err)
 	}
 	becomes(t, pid, false)
@@ -74,7 +80,7 @@ func TestKeepFault(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.AfterFunc(50*time.Millisecond, func() { _ = removeLease(d, l) })
-	if err := KeepFault(t.Context(), leaseFile(d, l.Fault.ID)); err != nil {
+	if err := Keep(t.Context(), leaseFile(d, l.Fault.ID)); err != nil {
 		t.Error("one that the agent has ended:", err)
 	}
 }
@@ -87,7 +93,7 @@ func TestSignalsNobodyElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(50 * time.Millisecond)
-	if is, _ := halted(pid); is {
+	if is, _ := stopped(pid); is {
 		t.Error("a stranger was stopped")
 	}
 }
@@ -96,7 +102,7 @@ func TestSignalsNobodyElse(t *testing.T) {
 // of the last, also of one that an agent before has caused.
 func TestEndLike(t *testing.T) {
 	d := base.Dir(t.TempDir())
-	f := &faults{a: &Agent{part: &base.Part{Dir: d}}}
+	f := New(&base.Part{Dir: d}, nil)
 	asked := onpath.FaultRequest{Kind: onpath.FaultStall, Instance: "acme/fw-1"}
 	if err := f.endLike(asked); err != nil {
 		t.Fatal("before any:", err)
@@ -120,7 +126,7 @@ func TestEndLike(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if is, _ := halted(pid); !is {
+	if is, _ := stopped(pid); !is {
 		t.Error("a fault of another kind, or elsewhere, ended it")
 	}
 	if err := f.endLike(asked); err != nil {
@@ -132,28 +138,11 @@ func TestEndLike(t *testing.T) {
 	}
 }
 
-// TestOffForgetsFaults: a node that had a fault leaves no folder behind.
-func TestOffForgetsFaults(t *testing.T) {
-	d := base.Dir(filepath.Join(t.TempDir(), "node"))
-	l := &lease{Fault: onpath.Fault{ID: "drop-1"}}
-	if err := saveLease(d, l); err != nil {
-		t.Fatal(err)
-	}
-	if err := removeLease(d, l); err != nil {
-		t.Fatal(err)
-	}
-	f := off{o: OffOptions{Log: slog.New(slog.DiscardHandler)}, dir: d}
-	f.folder()
-	if _, err := os.Stat(string(d)); !errors.Is(err, fs.ErrNotExist) || len(f.errs) > 0 {
-		t.Errorf("the state folder is still there: %v, %v", err, f.errs)
-	}
-}
-
 // TestToldOfLateEnd: the agent tells of a fault's end also where its keeper ended it, and
 // says nothing of one whose place another took.
 func TestToldOfLateEnd(t *testing.T) {
 	p := &base.Part{Dir: base.Dir(t.TempDir()), Log: slog.New(slog.DiscardHandler), Clock: base.WallClock{}, Events: &base.Events{}}
-	f := &faults{a: &Agent{part: p}}
+	f := New(p, nil)
 	l := &lease{Fault: onpath.Fault{ID: "drop-1", Kind: onpath.FaultDrop, Instance: "acme/fw-1", Until: time.Now()}}
 	if err := saveLease(p.Dir, l); err != nil {
 		t.Fatal(err)
@@ -179,7 +168,7 @@ func TestEndedByTwo(t *testing.T) {
 		t.Skip("needs root to create network namespaces")
 	}
 	p := &base.Part{Dir: base.Dir(t.TempDir()), Log: slog.New(slog.DiscardHandler), Clock: base.WallClock{}, Events: &base.Events{}}
-	f := &faults{a: &Agent{part: p}}
+	f := New(p, nil)
 	ns := filepath.Join(t.TempDir(), "ns")
 	if err := netnsrun.Create(ns); err != nil {
 		t.Fatal(err)
@@ -196,7 +185,7 @@ func TestEndedByTwo(t *testing.T) {
 			t.Fatal(err)
 		}
 		kept := make(chan error)
-		go func() { kept <- KeepFault(t.Context(), leaseFile(p.Dir, l.Fault.ID)) }()
+		go func() { kept <- Keep(t.Context(), leaseFile(p.Dir, l.Fault.ID)) }()
 		f.endInTime(t.Context(), l)
 		if err := <-kept; err != nil {
 			t.Fatal("the keeper:", err)

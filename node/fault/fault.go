@@ -1,4 +1,5 @@
-package node
+// Package fault causes faults of instances and of the node, and ends them.
+package fault
 
 import (
 	"context"
@@ -37,46 +38,41 @@ type lease struct {
 	Tunnels *impair.Datagrams `json:"tunnels,omitempty"`
 }
 
-// faults causes faults, and ends them.
-type faults struct {
-	a        *Agent
+// Faults causes faults, and ends them.
+type Faults struct {
+	part     *base.Part
+	keeper   []string
 	mu       sync.Mutex // serialises what begins and ends faults
 	replaced sync.Map   // IDs of those whose place another took before their time
 }
 
-// Fault causes a fault.
-func (a *Agent) Fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault, error) {
-	return a.faults.cause(ctx, r)
+// New makes one. keeper is a command that, given the file of a fault as its last argument,
+// calls Keep; empty: faults end when an agent runs.
+func New(p *base.Part, keeper []string) *Faults { return &Faults{part: p, keeper: keeper} }
+
+// Instance is what a fault of an instance is done to.
+type Instance struct {
+	ID   string
+	Plan onpath.InstancePlan
+	PID  int // of its first process; 0: it does not run
 }
 
-func (f *faults) cause(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault, error) {
-	if err := r.Validate(); err != nil {
-		return nil, err
-	}
-	if r.Kind.OfNode() {
-		return f.ofNode(r)
-	}
-	a := f.a
-	in, err := a.find(r.Instance)
-	if err != nil {
-		return nil, err
-	}
-	a.mu.Lock()
-	proc, plan := in.proc, in.plan
-	a.mu.Unlock()
-	if proc == nil || proc.Pid() == 0 {
+// OfInstance causes a fault of an instance.
+func (f *Faults) OfInstance(r onpath.FaultRequest, in Instance) (*onpath.Fault, error) {
+	if in.PID == 0 {
 		e := onpath.Errorf(onpath.CodeUnavailable, "instance %s does not run", r.Instance)
 		e.Remedy = "wait until it is ready (onpath get instances)"
 		return nil, e
 	}
+	p := f.part
 	now := time.Now()
-	l := &lease{NetNS: a.opt.NetNS, Inside: a.part.Dir.NetNS(in.id), Fault: onpath.Fault{
-		ID: fmt.Sprintf("%s-%x", r.Kind, now.UnixNano()), Kind: r.Kind, Instance: r.Instance, Node: a.opt.Name, Began: now,
+	l := &lease{NetNS: p.NetNS, Inside: p.Dir.NetNS(in.ID), Fault: onpath.Fault{
+		ID: fmt.Sprintf("%s-%x", r.Kind, now.UnixNano()), Kind: r.Kind, Instance: r.Instance, Node: p.Node, Began: now,
 	}}
 	by := byWhom(r)
 	if r.Kind == onpath.FaultKill {
-		a.part.TellInstance(plan, true, "FaultInjected", "killed on purpose%s", by)
-		return &l.Fault, l.kill(proc.Pid())
+		p.TellInstance(in.Plan, true, "FaultInjected", "killed on purpose%s", by)
+		return &l.Fault, l.kill(in.PID)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -84,16 +80,16 @@ func (f *faults) cause(ctx context.Context, r onpath.FaultRequest) (*onpath.Faul
 		return nil, err
 	}
 	l.Fault.Until = now.Add(time.Duration(r.For))
-	l.aim(proc.Pid(), wiring.Of(in.id, plan))
-	if err := saveLease(a.part.Dir, l); err != nil {
+	l.aim(in.PID, wiring.Of(in.ID, in.Plan))
+	if err := saveLease(p.Dir, l); err != nil {
 		return nil, err
 	}
 	f.keep(l)
 	if err := l.begin(r); err != nil {
-		return nil, errors.Join(err, l.end(), removeLease(a.part.Dir, l))
+		return nil, errors.Join(err, l.end(), removeLease(p.Dir, l))
 	}
-	a.part.TellInstance(plan, true, "FaultInjected", "%s on purpose%s, for %s", r.Kind, by, r.For)
-	a.part.Go(func(ctx context.Context) { f.endInTime(ctx, l) })
+	p.TellInstance(in.Plan, true, "FaultInjected", "%s on purpose%s, for %s", r.Kind, by, r.For)
+	p.Go(func(ctx context.Context) { f.endInTime(ctx, l) })
 	return &l.Fault, nil
 }
 
@@ -106,8 +102,8 @@ func byWhom(r onpath.FaultRequest) string {
 
 // endLike ends the faults of that kind at that instance, or of the node: a new one takes
 // their place.
-func (f *faults) endLike(r onpath.FaultRequest) error {
-	return endFaults(f.a.part.Dir, func(old *onpath.Fault) bool {
+func (f *Faults) endLike(r onpath.FaultRequest) error {
+	return endFaults(f.part.Dir, func(old *onpath.Fault) bool {
 		like := old.Instance == r.Instance && (old.Kind == r.Kind || old.Kind.OfNode() && r.Kind.OfNode())
 		if like {
 			f.replaced.Store(old.ID, true)
@@ -116,8 +112,8 @@ func (f *faults) endLike(r onpath.FaultRequest) error {
 	})
 }
 
-// endAllFaults ends those that last.
-func endAllFaults(d base.Dir) error {
+// EndAll ends those that last.
+func EndAll(d base.Dir) error {
 	return endFaults(d, func(*onpath.Fault) bool { return true })
 }
 
@@ -137,15 +133,15 @@ func endFaults(d base.Dir, which func(*onpath.Fault) bool) error {
 }
 
 // keep starts the keeper, which outlives this agent.
-func (f *faults) keep(l *lease) {
-	if len(f.a.opt.FaultKeeper) == 0 {
+func (f *Faults) keep(l *lease) {
+	if len(f.keeper) == 0 {
 		return
 	}
-	args := append(f.a.opt.FaultKeeper[1:len(f.a.opt.FaultKeeper):len(f.a.opt.FaultKeeper)], leaseFile(f.a.part.Dir, l.Fault.ID))
-	cmd := exec.Command(f.a.opt.FaultKeeper[0], args...)
+	args := append(f.keeper[1:len(f.keeper):len(f.keeper)], leaseFile(f.part.Dir, l.Fault.ID))
+	cmd := exec.Command(f.keeper[0], args...)
 	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		f.a.part.Log.Warn("if this agent dies, the fault ends only when an agent runs again", "fault", l.Fault.ID, "err", err)
+		f.part.Log.Warn("if this agent dies, the fault ends only when an agent runs again", "fault", l.Fault.ID, "err", err)
 		return
 	}
 	go func() { _ = cmd.Wait() }() // no zombie while we live
@@ -153,7 +149,7 @@ func (f *faults) keep(l *lease) {
 
 // endInTime ends a fault, unless the agent ends first. If the agent is late, the keeper
 // ends it, before or meanwhile; that is told all the same.
-func (f *faults) endInTime(ctx context.Context, l *lease) {
+func (f *Faults) endInTime(ctx context.Context, l *lease) {
 	t := time.NewTimer(time.Until(l.Fault.Until))
 	defer t.Stop()
 	select {
@@ -166,42 +162,42 @@ func (f *faults) endInTime(ctx context.Context, l *lease) {
 	if _, replaced := f.replaced.LoadAndDelete(l.Fault.ID); replaced {
 		return
 	}
-	err := inTurn(f.a.part.Dir.Faults(), func() error { return errors.Join(l.end(), removeLease(f.a.part.Dir, l)) })
+	err := inTurn(f.part.Dir.Faults(), func() error { return errors.Join(l.end(), removeLease(f.part.Dir, l)) })
 	if err != nil {
-		f.a.part.Log.Error("a fault does not end", "fault", l.Fault.ID, "err", err)
+		f.part.Log.Error("a fault does not end", "fault", l.Fault.ID, "err", err)
 		return
 	}
 	f.tellEnded(l)
 }
 
-func (f *faults) tellEnded(l *lease) {
+func (f *Faults) tellEnded(l *lease) {
 	if l.Fault.Kind.OfNode() {
-		f.a.part.Tell(onpath.NodeEvent{About: f.a.part.About(), Reason: "FaultEnded", Message: string(l.Fault.Kind) + " is over"})
+		f.part.Tell(onpath.NodeEvent{About: f.part.About(), Reason: "FaultEnded", Message: string(l.Fault.Kind) + " is over"})
 		return
 	}
 	tenant, name, _ := strings.Cut(l.Fault.Instance, "/")
-	f.a.part.TellInstance(onpath.InstancePlan{Tenant: tenant, Name: name}, false, "FaultEnded", "%s is over", l.Fault.Kind)
+	f.part.TellInstance(onpath.InstancePlan{Tenant: tenant, Name: name}, false, "FaultEnded", "%s is over", l.Fault.Kind)
 }
 
-// resume takes up those that an earlier agent caused.
-func (f *faults) resume() {
-	entries, err := os.ReadDir(f.a.part.Dir.Faults())
+// Resume takes up those that an earlier agent caused.
+func (f *Faults) Resume() {
+	entries, err := os.ReadDir(f.part.Dir.Faults())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		f.a.part.Log.Error("cannot read which faults last", "err", err)
+		f.part.Log.Error("cannot read which faults last", "err", err)
 	}
 	for _, e := range entries {
-		l, err := loadLease(filepath.Join(f.a.part.Dir.Faults(), e.Name()))
+		l, err := loadLease(filepath.Join(f.part.Dir.Faults(), e.Name()))
 		if err != nil {
-			f.a.part.Log.Error("cannot read a fault", "file", e.Name(), "err", err)
+			f.part.Log.Error("cannot read a fault", "file", e.Name(), "err", err)
 			continue
 		}
-		f.a.part.Go(func(ctx context.Context) { f.endInTime(ctx, l) })
+		f.part.Go(func(ctx context.Context) { f.endInTime(ctx, l) })
 	}
 }
 
-// KeepFault waits until the fault described in a file is over and ends it, if
+// Keep waits until the fault described in a file is over and ends it, if
 // the file is still there: then no agent has.
-func KeepFault(ctx context.Context, file string) error {
+func Keep(ctx context.Context, file string) error {
 	l, err := loadLease(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // the agent has ended it already
