@@ -7,7 +7,7 @@ import (
 )
 
 // Code says what sort of error it is. One table in api maps codes to HTTP
-// status, one in cmd/onpath to exit codes.
+// status, one in cli to exit codes.
 type Code string
 
 // The codes.

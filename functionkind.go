@@ -14,7 +14,7 @@ type FunctionKind string
 
 // functionKinds is the table of all kinds, a line each. A kind is a field of
 // FunctionSpec and a file here, which implements kindSpec; a driver in runtime/; and a
-// line in cmd/onpath/kinds.go. Nothing else may ask which kind a function is: what
+// line in cli/kinds.go. Nothing else may ask which kind a function is: what
 // depends on it is a trait.
 var functionKinds = []functionKind{
 	kindOf(ContainerFunction, "{image: …}", func(s *FunctionSpec) **ContainerSpec { return &s.Container }),

@@ -33,7 +33,7 @@ var manyFiles = map[string]int{
 	".":                     67,
 	"api":                   50,
 	"bench":                 43,
-	"cmd/onpath":            67,
+	"cli":                   67,
 	"datapath/datapathtest": 38,
 	"datapath/ebpf":         45,
 	"node":                  64,

@@ -30,40 +30,36 @@ var rules = []struct {
 	{"plan", []string{"std:net", "std:net/http", "std:os", "std:log", "std:log/slog", "std:io/fs", "std:math/rand", "std:math/rand/v2", "std:crypto/rand"}, "plan has no clock, no network, no logger and no randomness of its own"},
 	{"signal", []string{"*"}, "signalling is machines that are told what came and what time it is; whatever they imported could make them impure"},
 	{"signal", []string{"std:net", "std:net/http", "std:os", "std:log", "std:log/slog", "std:io/fs", "std:math/rand", "std:math/rand/v2", "std:crypto/rand"}, "signal has no clock, no network, no logger and no randomness of its own"},
-	{"control", []string{"node", "datapath", "runtime", "lab", "api", "cmd", "demo"}, "the server's loops reach nodes through the session and nothing else"},
-	{"store", []string{"control", "api", "plan", "node", "cmd"}, "a store keeps objects and knows nobody who uses it"},
-	{"node", []string{"control", "plan", "store", "lab", "cmd", "datapath", "runtime", "demo"}, "the agent is the other role; it knows drivers by their interface"},
-	{"api", []string{"control", "plan", "store/etcd", "node", "datapath", "runtime", "lab", "cmd", "demo"}, "the API decides nothing"},
-	{"runtime", []string{"datapath", "node", "control", "plan", "api", "store", "lab", "cmd"}, "a runtime runs processes; who wants them is not its business"},
-	{"datapath", []string{"runtime", "node", "control", "plan", "api", "store", "lab", "cmd"}, "the data path takes a configuration and nothing else"},
+	{"control", []string{"node", "datapath", "runtime", "lab", "api", "cli", "cmd", "demo"}, "the server's loops reach nodes through the session and nothing else"},
+	{"store", []string{"control", "api", "plan", "node", "cli", "cmd"}, "a store keeps objects and knows nobody who uses it"},
+	{"node", []string{"control", "plan", "store", "lab", "cli", "cmd", "datapath", "runtime", "demo"}, "the agent is the other role; it knows drivers by their interface"},
+	{"api", []string{"control", "plan", "store/etcd", "node", "datapath", "runtime", "lab", "cli", "cmd", "demo"}, "the API decides nothing"},
+	{"runtime", []string{"datapath", "node", "control", "plan", "api", "store", "lab", "cli", "cmd"}, "a runtime runs processes; who wants them is not its business"},
+	{"datapath", []string{"runtime", "node", "control", "plan", "api", "store", "lab", "cli", "cmd"}, "the data path takes a configuration and nothing else"},
 	{"datapath/ebpf", []string{"datapath/fake"}, "drivers do not know each other"},
 	{"datapath/fake", []string{"datapath/ebpf"}, "drivers do not know each other"},
-	{"accel", []string{"control", "plan", "node", "api", "store", "datapath", "runtime", "lab", "cmd"}, "the relay takes a route for each connection and decides none"},
-	{"measure", []string{"control", "plan", "node", "api", "store", "datapath", "runtime", "lab", "cmd"}, "measuring takes targets and tells values; who asked is not its business"},
+	{"accel", []string{"control", "plan", "node", "api", "store", "datapath", "runtime", "lab", "cli", "cmd"}, "the relay takes a route for each connection and decides none"},
+	{"measure", []string{"control", "plan", "node", "api", "store", "datapath", "runtime", "lab", "cli", "cmd"}, "measuring takes targets and tells values; who asked is not its business"},
 	{"runtime", []string{"functions"}, "a driver knows no function that it runs"},
-	{"engine", []string{"control", "plan", "node", "api", "store", "datapath", "runtime", "lab", "cmd", "demo"},
+	{"engine", []string{"control", "plan", "node", "api", "store", "datapath", "runtime", "lab", "cli", "cmd", "demo"},
 		"an engine runs other people's code and knows nobody"},
-	{"functions", []string{"api", "control", "plan", "node", "store", "datapath", "runtime", "internal", "lab", "cmd", "demo"}, "functions stand on the root package and sdk/, as those of others could"},
-	{"sdk", []string{"functions", "api", "control", "plan", "node", "store", "datapath", "runtime", "internal", "lab", "cmd", "demo"}, "sdk/ is what functions are made with, and knows none"},
-	{"lab", []string{"control", "plan", "node", "api", "store", "datapath", "runtime", "cmd"}, "the lab emulates networks and must not know what runs in them"},
+	{"functions", []string{"api", "control", "plan", "node", "store", "datapath", "runtime", "internal", "lab", "cli", "cmd", "demo"}, "functions stand on the root package and sdk/, as those of others could"},
+	{"sdk", []string{"functions", "api", "control", "plan", "node", "store", "datapath", "runtime", "internal", "lab", "cli", "cmd", "demo"}, "sdk/ is what functions are made with, and knows none"},
+	{"lab", []string{"control", "plan", "node", "api", "store", "datapath", "runtime", "cli", "cmd"}, "the lab emulates networks and must not know what runs in them"},
 	{"demo", []string{"control", "plan", "node", "store", "datapath", "runtime", "cmd"}, "the demonstration uses the program and the API as a user does"},
 	{"web", []string{"*"}, "the pages speak to the API as any client does"},
-	{"internal", []string{"api", "control", "plan", "node", "store", "datapath", "runtime", "lab", "cmd", "demo"}, "small helpers are below the parts, not above"},
+	{"internal", []string{"api", "control", "plan", "node", "store", "datapath", "runtime", "lab", "cli", "cmd", "demo"}, "small helpers are below the parts, not above"},
 }
-
-// spoken is what the API's files and answers are written in: internal/config reads it,
-// internal/render shows it.
-var spoken = []string{"api/auth", "api/manifest", "api/wire"}
 
 // leaves are folders that nothing imports but those that by names, and why.
 var leaves = map[string]struct {
 	by  []string
 	why string
 }{
-	"bench":    {[]string{"cmd"}, "measurements look at the parts, which must not know that they are measured"},
+	"bench":    {[]string{"cli"}, "measurements look at the parts, which must not know that they are measured"},
 	"cmd":      {nil, "the program is made of the parts, not the other way round"},
-	"demo":     {[]string{"bench", "cmd", "test"}, "the demonstration and its stage stand on the parts"},
-	"web":      {[]string{"cmd"}, "pages are carried by the program and know the API alone"},
+	"demo":     {[]string{"bench", "cli", "test"}, "the demonstration and its stage stand on the parts"},
+	"web":      {[]string{"cli"}, "pages are carried by the program and know the API alone"},
 	"examples": {[]string{"demo"}, "examples are for people; only the demonstration carries them inside the program"},
 	"test":     {nil, "tests that cross folders stand on all of them"},
 }
@@ -168,7 +164,7 @@ func TestForbiddenImports(t *testing.T) {
 				if r.from == "." && f.dir != "." || r.from != "." && !within(f.dir, r.from) {
 					continue
 				}
-				may := within(local, r.from) || r.from == "internal" && withinAny(local, spoken)
+				may := within(local, r.from)
 				for _, not := range r.not {
 					bad := inModule && within(local, not) && !may || "std:"+p == not
 					if not == "*" { // all of the module but the root, and all outside the standard library

@@ -5,5 +5,5 @@
 // the same source, sink, offloads and pinning; what counts are the ratios of a
 // round. Results are records; docs/performance.md says how they are made.
 //
-// Only cmd/onpath imports this package.
+// Only cli imports this package.
 package bench

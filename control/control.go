@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/look"
 	"github.com/onpath/onpath/control/pool"
-	"github.com/onpath/onpath/internal/look"
 	"github.com/onpath/onpath/plan"
 )
 

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/internal/look"
+	"github.com/onpath/onpath/control/look"
 	"github.com/onpath/onpath/plan/scale"
 )
 

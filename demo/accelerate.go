@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/internal/table"
+	"github.com/onpath/onpath/cli/table"
 	"github.com/onpath/onpath/lab"
 )
 

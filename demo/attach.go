@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/internal/attach"
-	"github.com/onpath/onpath/internal/table"
+	"github.com/onpath/onpath/cli/attach"
+	"github.com/onpath/onpath/cli/table"
 	"github.com/onpath/onpath/lab"
 )
 

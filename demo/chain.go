@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/internal/render"
+	"github.com/onpath/onpath/cli/render"
 	"github.com/onpath/onpath/lab"
 )
 

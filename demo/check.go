@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/onpath/onpath/internal/table"
+	"github.com/onpath/onpath/cli/table"
 )
 
 // Check is one effect that must have been seen.

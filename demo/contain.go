@@ -11,8 +11,8 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/client"
+	"github.com/onpath/onpath/cli/ociimage"
 	"github.com/onpath/onpath/internal/netnsrun"
-	"github.com/onpath/onpath/internal/ociimage"
 )
 
 // forgedMark stands in all packets that the stranger forges.

@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/cli/table"
 	"github.com/onpath/onpath/examples"
-	"github.com/onpath/onpath/internal/table"
 )
 
 // Demonstration is one main job of onpath, shown on real traffic.

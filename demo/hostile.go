@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/internal/ociimage"
+	"github.com/onpath/onpath/cli/ociimage"
 	"github.com/onpath/onpath/internal/packet"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/internal/table"
+	"github.com/onpath/onpath/cli/table"
 )
 
 // Report is everything the demonstration found; --json writes it.

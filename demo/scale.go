@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath/api/client"
-	"github.com/onpath/onpath/internal/ociimage"
+	"github.com/onpath/onpath/cli/ociimage"
 	"github.com/onpath/onpath/lab"
 )
 

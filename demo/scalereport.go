@@ -9,7 +9,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/api/wire"
-	"github.com/onpath/onpath/internal/table"
+	"github.com/onpath/onpath/cli/table"
 )
 
 // ScaleReport is what the demonstration of scaling found.

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/internal/config"
+	"github.com/onpath/onpath/cli/config"
 	"github.com/onpath/onpath/lab"
 )
 

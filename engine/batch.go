@@ -5,8 +5,8 @@ import (
 	"net/netip"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/engine/afxdp"
 	"github.com/onpath/onpath/engine/control"
-	"github.com/onpath/onpath/internal/afxdp"
 	"github.com/onpath/onpath/internal/packet"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/tetratelabs/wazero"
 
-	"github.com/onpath/onpath/internal/wasm"
+	"github.com/onpath/onpath/engine/wasm"
 )
 
 // Check reads a module and sees that it is valid, and whether an engine would have it. It

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/engine/afxdp"
 	"github.com/onpath/onpath/engine/control"
-	"github.com/onpath/onpath/internal/afxdp"
 )
 
 // Engine runs the modules of one instance.

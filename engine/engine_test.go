@@ -18,8 +18,8 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/engine"
+	"github.com/onpath/onpath/engine/afxdp"
 	"github.com/onpath/onpath/engine/control"
-	"github.com/onpath/onpath/internal/afxdp"
 	"github.com/onpath/onpath/internal/funcbuild"
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/internal/offload"

@@ -15,7 +15,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/internal/wasm"
+	"github.com/onpath/onpath/engine/wasm"
 )
 
 // Blocks are the building blocks that this engine offers, as modules import them.

@@ -6,8 +6,8 @@ import (
 	"os"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/engine/afxdp"
 	"github.com/onpath/onpath/engine/control"
-	"github.com/onpath/onpath/internal/afxdp"
 )
 
 // Listen answers requests at the control socket until ctx ends.

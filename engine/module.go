@@ -15,8 +15,8 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/engine/control"
+	"github.com/onpath/onpath/engine/wasm"
 	"github.com/onpath/onpath/internal/bpfobject"
-	"github.com/onpath/onpath/internal/wasm"
 )
 
 // Bounds of one module.

@@ -9,7 +9,7 @@ import (
 )
 
 // TestHold: a second agent is refused before it touches anything, from the moment
-// in which the first one begins; see cmd/onpath.
+// in which the first one begins; see cli.
 func TestHold(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "node")
 	for range 2 { // what is released is free

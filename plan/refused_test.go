@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/internal/await"
+	"github.com/onpath/onpath/cli/await"
 )
 
 // TestConfigRefused: a chain whose running function did not take its configuration

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/onpath/onpath/bench"
-	"github.com/onpath/onpath/internal/table"
+	"github.com/onpath/onpath/cli/table"
 )
 
 // Text prints the results as tables, one for each benchmark, and the verdicts.

@@ -25,7 +25,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/internal/tlogtiles"
+	"github.com/onpath/onpath/control/translog/tlogtiles"
 	"github.com/onpath/onpath/internal/wholefile"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/engine"
-	"github.com/onpath/onpath/internal/wasm"
+	"github.com/onpath/onpath/engine/wasm"
 )
 
 // Checker implements onpath.FunctionChecker for functions of kind wasm.

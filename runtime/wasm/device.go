@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/engine/afxdp"
 	"github.com/onpath/onpath/engine/control"
-	"github.com/onpath/onpath/internal/afxdp"
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 

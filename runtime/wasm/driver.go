@@ -20,9 +20,9 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/engine"
 	"github.com/onpath/onpath/engine/control"
+	"github.com/onpath/onpath/engine/wasm"
 	"github.com/onpath/onpath/internal/boundlog"
 	"github.com/onpath/onpath/internal/exithook"
-	"github.com/onpath/onpath/internal/wasm"
 )
 
 // Options are the driver's.

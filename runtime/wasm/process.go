@@ -17,9 +17,9 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/engine/control"
+	"github.com/onpath/onpath/engine/keeper"
 	"github.com/onpath/onpath/internal/boundlog"
 	"github.com/onpath/onpath/internal/cgroup"
-	"github.com/onpath/onpath/internal/keeper"
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 

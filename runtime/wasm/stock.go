@@ -19,8 +19,8 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/engine"
+	"github.com/onpath/onpath/engine/keeper"
 	"github.com/onpath/onpath/internal/cgroup"
-	"github.com/onpath/onpath/internal/keeper"
 )
 
 // Engines are started ahead, isolated, and wait for an instance: what an instance then takes

@@ -23,7 +23,7 @@ import (
 	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/bench/fleet"
-	"github.com/onpath/onpath/internal/console"
+	"github.com/onpath/onpath/cli/console"
 )
 
 // TestLarge: a browser shows an installation of 100 virtual nodes and 400 instances, as the

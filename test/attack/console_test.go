@@ -14,7 +14,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
-	"github.com/onpath/onpath/internal/console"
+	"github.com/onpath/onpath/cli/console"
 )
 
 // browser is a page of somebody's console.

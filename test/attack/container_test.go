@@ -17,9 +17,9 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/cli/ociimage"
 	"github.com/onpath/onpath/demo"
 	"github.com/onpath/onpath/internal/netnsrun"
-	"github.com/onpath/onpath/internal/ociimage"
 	"github.com/onpath/onpath/internal/testprogram"
 	"github.com/onpath/onpath/lab"
 )

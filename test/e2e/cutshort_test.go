@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/internal/config"
+	"github.com/onpath/onpath/cli/config"
 )
 
 // follower is a command of ours that goes on until something ends it. It runs beside

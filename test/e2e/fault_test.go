@@ -16,7 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/onpath/onpath"
-	captured "github.com/onpath/onpath/internal/blackout"
+	captured "github.com/onpath/onpath/cli/blackout"
 	"github.com/onpath/onpath/lab"
 )
 

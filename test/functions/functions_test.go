@@ -25,7 +25,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/manifest"
-	"github.com/onpath/onpath/internal/ociimage"
+	"github.com/onpath/onpath/cli/ociimage"
 	"github.com/onpath/onpath/runtime/container"
 )
 

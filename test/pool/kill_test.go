@@ -16,7 +16,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/client"
-	"github.com/onpath/onpath/internal/tlogtiles"
+	"github.com/onpath/onpath/control/translog/tlogtiles"
 )
 
 // TestKilled kills the server at random instants of requests, changes and cancellations:

@@ -1,0 +1,184 @@
+package cli
+
+import (
+	"archive/tar"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api"
+	"github.com/onpath/onpath/api/wire"
+	"github.com/onpath/onpath/cli/config"
+	"github.com/onpath/onpath/store/etcd"
+)
+
+func newBackup(g *global) *cobra.Command {
+	images := false
+	c := &cobra.Command{
+		Use: "backup FILE", Short: "Copy all that the server keeps into a file, while it works", GroupID: groupRun,
+		Long: `Copy all that the server on this machine keeps into a file, while it works: the store
+as it is at one moment, the authority of certificates, the secret of tunnels, and
+with --images the images that were pushed. Keep the file as you keep keys: who has
+it can be any node or user. onpath restore makes a server of it.`,
+		Example: examples("sudo onpath backup /var/backups/onpath.tar", "sudo onpath backup --images /var/backups/onpath.tar"),
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			if info, err := os.Stat(args[0]); err == nil && info.IsDir() {
+				return badUsage("%s is a folder; name a file in it", args[0])
+			}
+			// A new file with a name that nobody can guess, or have made before: it has keys.
+			f, err := os.CreateTemp(filepath.Dir(args[0]), "."+filepath.Base(args[0])+".")
+			if err != nil {
+				return unwritable("backup", args[0], err)
+			}
+			err = errors.Join(cl.Backup(c.Context(), images, f), f.Sync(), f.Close())
+			if err == nil {
+				err = os.Rename(f.Name(), args[0])
+			}
+			if err != nil {
+				return errors.Join(err, os.Remove(f.Name()))
+			}
+			info, err := os.Stat(args[0])
+			if err == nil {
+				fmt.Fprintf(c.OutOrStdout(), "%s has %d bytes\n", args[0], info.Size())
+			}
+			return err
+		},
+	}
+	c.Flags().BoolVar(&images, "images", false, "the images that were pushed, too")
+	return c
+}
+
+func newRestore(*global) *cobra.Command {
+	dir := ""
+	c := &cobra.Command{
+		Use: "restore FILE", Short: "Make a server's folder from a backup", GroupID: groupRun,
+		Long: `Make a server's folder from a file that onpath backup wrote; the folder must be empty
+or absent. Start the server then: nodes find it where they found the one before, at
+its address, and their instances and flows go on. What was changed after the backup
+is as it was before; functions with images that the backup does not have (it was made
+without --images) have to be applied again.`,
+		Example: examples("sudo onpath restore /var/backups/onpath.tar && sudo systemctl start onpath-server"),
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			about, err := restore(args[0], dir)
+			if err != nil {
+				return needsSudo(c, err)
+			}
+			fmt.Fprintf(c.OutOrStdout(), "%s is as the server was at %s; start the server\n", dir, about.At.Local().Format(time.DateTime))
+			return nil
+		},
+	}
+	c.Flags().StringVar(&dir, "state-dir", config.DefaultServerDir, "the server's folder")
+	return c
+}
+
+// unreadable says why a file could not be opened, by the name that the user typed.
+func unreadable(err error, file string) error {
+	why := err
+	if e := (*fs.PathError)(nil); errors.As(err, &e) {
+		why = e.Err
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return badUsage("%s: there is no such file; correct the name", file)
+	}
+	return badUsage("%s: %w", file, why)
+}
+
+// restore makes a folder whole, or leaves none.
+func restore(file, dir string) (about wire.Backup, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return about, unreadable(err, file)
+	}
+	defer f.Close()
+	if there, err := os.ReadDir(dir); err == nil && len(there) > 0 {
+		e := onpath.Errorf(onpath.CodeExists, "%s is not empty", dir)
+		e.Remedy = "stop the server and move its folder away, or name another one with --state-dir"
+		return about, e
+	}
+	draft := filepath.Clean(dir) + ".restored"
+	if err := errors.Join(os.RemoveAll(draft), os.MkdirAll(draft, 0o700)); err != nil {
+		return about, err
+	}
+	defer os.RemoveAll(draft)
+	if about, err = unpack(f, draft); err != nil {
+		e := onpath.Errorf(onpath.CodeInvalid, "%s is not a backup, or not the whole of one: %w", file, plainEnd(err))
+		e.Remedy = "name a file that onpath backup wrote"
+		return about, e
+	}
+	snapshot := filepath.Join(draft, api.BackupStore)
+	if err := etcd.Restore(filepath.Join(draft, "store"), snapshot); err != nil {
+		return about, err
+	}
+	if err := errors.Join(os.Remove(snapshot), os.Remove(filepath.Join(draft, api.BackupAbout))); err != nil {
+		return about, err
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return about, err
+	}
+	return about, os.Rename(draft, dir)
+}
+
+// plainEnd says in words what the reader of archives finds wrong.
+func plainEnd(err error) error {
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("it ends too soon")
+	case errors.Is(err, tar.ErrHeader):
+		return errors.New("it is no tar archive")
+	}
+	return err
+}
+
+// unpack writes the files of a backup into a folder.
+func unpack(f io.Reader, dir string) (about wire.Backup, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return about, err
+	}
+	defer root.Close()
+	found := map[string]bool{}
+	for t := tar.NewReader(f); ; {
+		h, err := t.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return about, err
+		}
+		if err := root.MkdirAll(filepath.Dir(h.Name), 0o700); err != nil {
+			return about, err
+		}
+		out, err := root.OpenFile(h.Name, os.O_CREATE|os.O_WRONLY|os.O_EXCL, fs.FileMode(h.Mode).Perm())
+		if err != nil {
+			return about, err
+		}
+		_, err = io.Copy(out, t)
+		if err := errors.Join(err, out.Sync(), out.Close()); err != nil {
+			return about, err
+		}
+		found[h.Name] = true
+	}
+	if !found[api.BackupAbout] || !found[api.BackupStore] {
+		return about, errors.New("it has no store")
+	}
+	data, err := os.ReadFile(filepath.Join(dir, api.BackupAbout))
+	if err != nil {
+		return about, err
+	}
+	return about, json.Unmarshal(data, &about)
+}

@@ -1,0 +1,204 @@
+package config_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/cli/config"
+)
+
+func load(t *testing.T, text string) (*config.Config, error) {
+	t.Helper()
+	p := filepath.Join(t.TempDir(), "onpath.yaml")
+	if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return config.Load(p)
+}
+
+func TestLoad(t *testing.T) {
+	c, err := load(t, `
+server:
+  listen: "[::]:7443"
+  etcd: {endpoints: ["https://10.0.0.1:2379"]}
+node:
+  name: fra1-gw1
+  cloudlet: fra1
+  underlay: {address: 10.255.0.7, mtu: 9000}
+  uplinks:
+  - {name: core, device: eth0, attach: router, side: core}
+  capacity: {cpu: 3500m, memory: 6Gi}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Server.Complete(); err != nil {
+		t.Error(err)
+	}
+	if err := c.Node.Complete("x"); err != nil {
+		t.Error(err)
+	}
+	spec, err := c.Node.Spec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if spec.Capacity.CPU != 3500 || spec.Uplinks[0].Attach != onpath.AttachRouter || spec.Underlay.Port != onpath.DefaultTunnelPort {
+		t.Errorf("got %+v", spec)
+	}
+	if c.Server.Socket != config.DefaultSocket || !strings.HasSuffix(c.Server.Address, ":7443") || strings.HasPrefix(c.Server.Address, "[::]") {
+		t.Errorf("defaults: %+v", c.Server)
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		"serverr: {}":                     `onpath.yaml:1:1: unknown field "serverr"; did you mean server?`,
+		"node:\n  uplinks: [{devise: a}]": `onpath.yaml:2:14: node.uplinks[0]: unknown field "devise"; did you mean device?`,
+		"a: 1\n---\nb: 2":                 "more than one document",
+		"node: [1]":                       "is a list where a mapping",
+		"node:\n\tname: a":                "a tab indents this line",
+	} {
+		_, err := load(t, text)
+		if err == nil || !strings.Contains(err.Error(), want) || onpath.CodeOf(err) != onpath.CodeInvalid {
+			t.Errorf("%q: got %v, want %s", text, err, want)
+		}
+	}
+	if _, err := config.Load("/absent/onpath.yaml"); err == nil {
+		t.Error("a file that was named and is not there")
+	}
+	if _, err := load(t, "# nothing\n"); err != nil {
+		t.Errorf("empty file: %v", err)
+	}
+	for _, s := range []config.Server{{Listen: "7443"}, {Metrics: "x"}, {Log: "loud"}, {Etcd: config.Etcd{CA: "ca.pem"}}, {Etcd: config.Etcd{Endpoints: []string{"http://a:2379"}, Cert: "b"}},
+		{Listen: "999.1.1.1:7443"}, {Listen: "[::]:99999"}, {Address: "edge:0"}, {Etcd: config.Etcd{Endpoints: []string{"ftp://x:1"}}}, {Etcd: config.Etcd{Endpoints: []string{""}}}, {Etcd: config.Etcd{Endpoints: []string{"a"}}}} {
+		if err := s.Complete(); onpath.CodeOf(err) != onpath.CodeInvalid {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+}
+
+// TestWrongName: a name that no node can have is found with its place.
+func TestWrongName(t *testing.T) {
+	c, err := load(t, "node:\n  name: \"A b\"\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Node.Complete("vm"); onpath.CodeOf(err) != onpath.CodeInvalid || !strings.Contains(err.Error(), `onpath.yaml:2:9: node.name: "A b"`) {
+		t.Errorf("%v", err)
+	}
+	c.Node.Name = "a" // as a flag has it
+	if err := c.Node.Complete("vm"); err != nil {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestNodeDefaults(t *testing.T) {
+	var n config.Node
+	if err := n.Complete("Fra1_GW1.example.net"); err != nil || n.Name != "fra1-gw1" {
+		t.Errorf("name %q, %v", n.Name, err)
+	}
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n = config.Node{TokenFile: token}
+	if err := n.Complete("a"); err != nil || n.Token != "secret" {
+		t.Errorf("token %q, %v", n.Token, err)
+	}
+	dir := t.TempDir()
+	n = config.Node{TokenFile: token + "x", StateDir: dir}
+	if err := n.Complete("a"); err == nil {
+		t.Error("the file of the token is not there")
+	}
+	if err := errors.Join(os.Mkdir(n.Identity(), 0o700), os.WriteFile(filepath.Join(n.Identity(), "cert.pem"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Complete("a"); err != nil {
+		t.Errorf("the node has joined, and the token's file has gone: %v", err)
+	}
+	n = config.Node{TokenFile: token, Token: "b"}
+	if err := n.Complete("a"); err == nil {
+		t.Error("two tokens")
+	}
+}
+
+func TestOwnAddress(t *testing.T) {
+	if a := config.OwnAddress(); !a.IsValid() {
+		t.Error("no address")
+	}
+	if a, err := config.AddressTowards("127.0.0.1:7443"); err != nil || !a.IsLoopback() {
+		t.Errorf("towards loopback: %v, %v", a, err)
+	}
+	if a, err := config.AddressTowards("no server"); err == nil {
+		t.Errorf("towards no server: %v", a)
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	for _, s := range []config.Server{{Listen: "[::]:7443"}, {Listen: ":7443"}, {Listen: "127.0.0.1:0"}, {Listen: "192.0.2.1:7443", Address: "edge.example:7443"},
+		{Etcd: config.Etcd{Endpoints: []string{"http://127.0.0.1:2379", "https://etcd1:2379/", "10.0.0.1:2379", "unix:///run/etcd"}}}} {
+		if err := s.Complete(); err != nil {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+	for _, n := range []config.Node{{Server: "http://192.0.2.1:7443"}, {Server: "https://nohost"}, {Server: "https://192.0.2:7443"}, {Server: "unix://"}, {Metrics: "x"}} {
+		if err := n.Complete("vm"); onpath.CodeOf(err) != onpath.CodeInvalid {
+			t.Errorf("%+v is taken: %v", n, err)
+		}
+	}
+	for _, server := range []string{"", "/run/onpath/server.sock", "unix:///run/onpath/server.sock", "https://[2001:db8::1]:7443", "https://edge:7443"} {
+		if n := (config.Node{Server: server}); n.Complete("vm") != nil {
+			t.Errorf("%s is refused", server)
+		}
+	}
+}
+
+func TestParseUplink(t *testing.T) {
+	for in, want := range map[string]onpath.Uplink{
+		"eth1":              {Name: "eth1", Device: "eth1", Attach: onpath.AttachRouter},
+		"eth1:tap":          {Name: "eth1", Device: "eth1", Attach: onpath.AttachTap},
+		"a_b.7:bridge:core": {Name: "a-b-7", Device: "a_b.7", Attach: onpath.AttachBridge, Side: onpath.SideCore},
+	} {
+		if got, err := config.ParseUplink(in); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", in, got, err)
+		}
+	}
+	for _, in := range []string{"", "a:b:c:d", "a:banana", "a:bridge:left"} {
+		if _, err := config.ParseUplink(in); onpath.CodeOf(err) != onpath.CodeInvalid {
+			t.Errorf("%q: %v", in, err)
+		}
+	}
+}
+
+func TestSecret(t *testing.T) {
+	p := filepath.Join(t.TempDir(), "secret")
+	first, err := config.Secret(p)
+	if err != nil || len(first) != 32 {
+		t.Fatalf("%x, %v", first, err)
+	}
+	if again, err := config.Secret(p); err != nil || string(again) != string(first) {
+		t.Errorf("another one the second time: %v", err)
+	}
+	if info, _ := os.Stat(p); info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v", info.Mode())
+	}
+	if err := os.WriteFile(p, []byte("short"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = config.Secret(p)
+	if err == nil {
+		t.Fatal("a damaged key was replaced or used")
+	}
+	for _, want := range []string{p, "5 bytes", "32", "restore it from a backup"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in: %v", want, err)
+		}
+	}
+	if strings.Contains(err.Error(), "%!") {
+		t.Errorf("got %v", err)
+	}
+}
