@@ -17,6 +17,8 @@ import (
 type view struct {
 	*Store
 	changed map[onpath.Key]onpath.Object
+	whole   bool             // changed has all objects that an entry may need
+	titles  *ownership.Table // made when it is first asked for
 }
 
 // sameTraffic reports whether two interceptions are of the same packets, by the same title
@@ -27,7 +29,7 @@ func sameTraffic(a, b onpath.LogEntry) bool {
 
 // edited tells which interceptions become others by a change of what their chains name,
 // and notes them in next.
-func (v view) edited(ctx context.Context, k onpath.Key, next map[onpath.Key]*held) (out []onpath.LogEntry) {
+func (v *view) edited(ctx context.Context, k onpath.Key, next map[onpath.Key]*held) (out []onpath.LogEntry) {
 	list := map[onpath.Key]held{}
 	var keys []onpath.Key
 	v.mu.Lock()
@@ -74,10 +76,10 @@ func (h *held) names(k onpath.Key) bool {
 }
 
 // interception is whose packets a chain takes and what they pass.
-func (v view) interception(ctx context.Context, c *onpath.Chain) onpath.LogEntry {
+func (v *view) interception(ctx context.Context, c *onpath.Chain) onpath.LogEntry {
 	tenant := c.Metadata.Tenant
 	e := onpath.LogEntry{Tenant: tenant, Object: onpath.KeyOf(c).String(), Prefixes: v.prefixes(ctx, c)}
-	e.Method = v.method(ctx, tenant, e.Prefixes)
+	e.Method = v.method(tenant, e.Prefixes)
 	for _, el := range c.Spec.Through {
 		f := el.Function
 		if el.Deployment != "" {
@@ -97,7 +99,7 @@ func (v view) interception(ctx context.Context, c *onpath.Chain) onpath.LogEntry
 }
 
 // lease tells where a leased module begins and ceases to intercept.
-func (v view) lease(ctx context.Context, ch onpath.Change) (out []onpath.LogEntry, next *held) {
+func (v *view) lease(ctx context.Context, ch onpath.Change) (out []onpath.LogEntry, next *held) {
 	was := v.known(ch.Key)
 	if l, _ := ch.Object.(*onpath.Lease); l != nil {
 		if next = v.leased(ctx, l); len(was.cloudlets) > 0 && sameTraffic(was.begun, next.begun) {
@@ -119,13 +121,13 @@ func (v view) lease(ctx context.Context, ch onpath.Change) (out []onpath.LogEntr
 
 // leased is whose packets a module takes. A publisher who is no tenant has proved by a
 // password what they come from or go to.
-func (v view) leased(ctx context.Context, l *onpath.Lease) *held {
+func (v *view) leased(ctx context.Context, l *onpath.Lease) *held {
 	s := &l.Spec
 	module := s.Publisher + "/" + s.Module
 	e := onpath.LogEntry{Object: onpath.KeyOf(l).String(), Prefixes: s.To, Method: onpath.ByPassword,
 		Functions: []string{module + "@hmac-sha256:" + v.keyed("module "+module, s.SHA256)}}
 	if s.Known {
-		e.Tenant, e.Method = s.Publisher, v.method(ctx, s.Publisher, s.To)
+		e.Tenant, e.Method = s.Publisher, v.method(s.Publisher, s.To)
 	}
 	cloudlet := s.Node
 	if n, _ := v.get(ctx, onpath.Key{Kind: onpath.KindNode, Name: s.Node}).(*onpath.Node); n != nil {
@@ -146,9 +148,12 @@ func (s *Store) keyed(name, hash string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-func (v view) get(ctx context.Context, k onpath.Key) onpath.Object {
+func (v *view) get(ctx context.Context, k onpath.Key) onpath.Object {
 	if o, ok := v.changed[k]; ok {
 		return o
+	}
+	if v.whole {
+		return nil
 	}
 	o, err := v.Store.Get(ctx, k)
 	if err != nil {
@@ -161,7 +166,7 @@ func (v view) get(ctx context.Context, k onpath.Key) onpath.Object {
 var anybodys = []onpath.Prefix{{Prefix: netip.MustParsePrefix("0.0.0.0/0")}, {Prefix: netip.MustParsePrefix("::/0")}}
 
 // prefixes are both ends of a chain, but one that is any.
-func (v view) prefixes(ctx context.Context, c *onpath.Chain) (out []onpath.Prefix) {
+func (v *view) prefixes(ctx context.Context, c *onpath.Chain) (out []onpath.Prefix) {
 	for _, e := range []onpath.Endpoints{c.Spec.From, c.Spec.To} {
 		out = append(out, e.Prefixes...)
 		if e.Hosts == "" {
@@ -187,20 +192,12 @@ func (v view) prefixes(ctx context.Context, c *onpath.Chain) (out []onpath.Prefi
 }
 
 // method is how a tenant has proved that it may take what comes from or goes to prefixes.
-func (v view) method(ctx context.Context, tenant string, prefixes []onpath.Prefix) onpath.ClaimMethod {
-	objects := map[onpath.Key]onpath.Object{}
-	for _, kind := range []onpath.Kind{onpath.KindTenant, onpath.KindPrefixClaim} {
-		list, _, err := v.List(ctx, kind, "")
-		if err != nil {
-			return ""
-		}
-		for _, o := range list {
-			objects[onpath.KeyOf(o)] = o
-		}
+func (v *view) method(tenant string, prefixes []onpath.Prefix) onpath.ClaimMethod {
+	if v.titles == nil {
+		v.titles = ownership.New(v.withTitles(v.changed), v.clock())
 	}
-	t := ownership.New(objects, v.clock())
 	for _, p := range prefixes {
-		if h, ok := t.Covering(tenant, p.Prefix); ok {
+		if h, ok := v.titles.Covering(tenant, p.Prefix); ok {
 			return h.Method
 		}
 	}

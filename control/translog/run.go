@@ -20,18 +20,36 @@ import (
 // gather is how long entries wait for others: what comes in it is signed together.
 const gather = 200 * time.Millisecond
 
+// continueEvery is how often the store is asked again which checkpoint is the newest.
+const continueEvery = 500 * time.Millisecond
+
 // Run adds what is in the store to the log until ctx ends.
 func (l *Log) Run(ctx context.Context, s *Store, log *slog.Logger) error {
-	if err := l.Continue(ctx, s); err != nil {
-		if ctx.Err() != nil {
+	for told := false; ; told = true {
+		err := l.Continue(ctx, s)
+		switch {
+		case ctx.Err() != nil:
 			return nil
+		case err == nil:
+		case onpath.CodeOf(err) == onpath.CodeInvalid: // these files will never be the right ones
+			log.Error("the public log is not signed, and entries wait in the store", "error", err)
+			l.mu.Lock()
+			l.signed, l.tree = nil, tlog.Tree{}
+			l.mu.Unlock()
+			<-ctx.Done()
+			return nil
+		default: // the store does not answer
+			if !told {
+				log.Error("the public log is not signed yet; it is tried on", "error", err)
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(continueEvery):
+				continue
+			}
 		}
-		log.Error("the public log is not signed, and entries wait in the store", "error", err)
-		l.mu.Lock()
-		l.signed, l.tree = nil, tlog.Tree{}
-		l.mu.Unlock()
-		<-ctx.Done()
-		return nil
+		break
 	}
 	told := false
 	for {

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"sync"
 
@@ -33,6 +34,8 @@ type Store struct {
 	mu sync.Mutex
 	// held is what is known of chains, leases and claims, to tell what changes.
 	held map[onpath.Key]held
+	// titles are the Tenants and PrefixClaims, which say by what title tenants intercept.
+	titles map[onpath.Key]onpath.Object
 }
 
 type held struct {
@@ -48,30 +51,75 @@ type held struct {
 // NewStore has the entries of what is written to s written with it. salt, which nobody else
 // knows, keeps strangers from trying what functions may be made of against their hashes.
 func NewStore(ctx context.Context, s onpath.Store, clock onpath.Clock, salt []byte) (*Store, error) {
-	out := &Store{Store: s, clock: clock, salt: salt, wake: make(chan struct{}, 1), held: map[onpath.Key]held{}}
-	for _, kind := range []onpath.Kind{onpath.KindChain, onpath.KindLease, onpath.KindPrefixClaim} {
+	out := &Store{
+		Store: s, clock: clock, salt: salt, wake: make(chan struct{}, 1), held: map[onpath.Key]held{}, titles: map[onpath.Key]onpath.Object{},
+	}
+	v := view{Store: out, changed: map[onpath.Key]onpath.Object{}, whole: true}
+	for _, kind := range entryKinds {
 		list, _, err := s.List(ctx, kind, "")
 		if err != nil {
 			return nil, err
 		}
 		for _, o := range list {
-			switch o := o.(type) {
-			case *onpath.Chain:
-				out.held[onpath.KeyOf(o)] = held{chain: o, cloudlets: o.Status.Cloudlets, begun: view{out, nil}.interception(ctx, o)}
-			case *onpath.Lease:
-				v := view{out, nil}
-				out.held[onpath.KeyOf(o)] = *v.leased(ctx, o)
-			case *onpath.PrefixClaim:
-				out.held[onpath.KeyOf(o)] = held{state: claimState(o), prefix: o.Spec.Prefix}
-			}
+			v.changed[onpath.KeyOf(o)] = o
+		}
+	}
+	out.retitle(v.changed)
+	for k, o := range v.changed {
+		switch o := o.(type) {
+		case *onpath.Chain:
+			out.held[k] = held{chain: o, cloudlets: o.Status.Cloudlets, begun: v.interception(ctx, o)}
+		case *onpath.Lease:
+			out.held[k] = *v.leased(ctx, o)
+		case *onpath.PrefixClaim:
+			out.held[k] = held{state: claimState(o), prefix: o.Spec.Prefix}
 		}
 	}
 	return out, nil
 }
 
+// entryKinds are the kinds of objects that entries tell of, and that they are made from.
+var entryKinds = []onpath.Kind{onpath.KindChain, onpath.KindLease, onpath.KindPrefixClaim, onpath.KindTenant, onpath.KindHosts,
+	onpath.KindNode, onpath.KindDeployment, onpath.KindFunction}
+
+// isTitle reports whether objects of a kind say by what title tenants intercept.
+func isTitle(k onpath.Kind) bool { return k == onpath.KindTenant || k == onpath.KindPrefixClaim }
+
+// retitle takes up the Tenants and PrefixClaims among changed objects.
+func (s *Store) retitle(changed map[onpath.Key]onpath.Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, o := range changed {
+		switch {
+		case !isTitle(k.Kind):
+		case o == nil:
+			delete(s.titles, k)
+		default:
+			s.titles[k] = o
+		}
+	}
+}
+
+// withTitles are the Tenants and PrefixClaims once changes are written.
+func (s *Store) withTitles(changed map[onpath.Key]onpath.Object) map[onpath.Key]onpath.Object {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := maps.Clone(s.titles)
+	for k, o := range changed {
+		if isTitle(k.Kind) {
+			all[k] = o
+		}
+	}
+	return all
+}
+
 // Write implements onpath.Store.
 func (s *Store) Write(ctx context.Context, b onpath.Batch) (onpath.Written, error) {
-	entries, next := s.entries(ctx, b.Changes)
+	v := &view{Store: s, changed: map[onpath.Key]onpath.Object{}}
+	for _, ch := range b.Changes {
+		v.changed[ch.Key] = ch.Object
+	}
+	entries, next := v.entries(ctx, b.Changes)
 	if len(entries) > 0 {
 		r, err := s.record(entries)
 		if err != nil {
@@ -83,6 +131,7 @@ func (s *Store) Write(ctx context.Context, b onpath.Batch) (onpath.Written, erro
 	if err != nil {
 		return w, err
 	}
+	s.retitle(v.changed)
 	s.mu.Lock()
 	s.hold(next)
 	s.mu.Unlock()
@@ -146,13 +195,9 @@ func (s *Store) record(entries []onpath.LogEntry) (onpath.Record, error) {
 
 // entries are those of changes, and what is known of chains, leases and claims once they are
 // written (nil: nothing any more).
-func (s *Store) entries(ctx context.Context, changes []onpath.Change) (out []onpath.LogEntry, next map[onpath.Key]*held) {
+func (v *view) entries(ctx context.Context, changes []onpath.Change) (out []onpath.LogEntry, next map[onpath.Key]*held) {
 	next = map[onpath.Key]*held{}
-	decided, v := store.IsFollowUp(ctx), view{s, map[onpath.Key]onpath.Object{}}
-	now := s.clock().UTC().Round(0)
-	for _, ch := range changes {
-		v.changed[ch.Key] = ch.Object
-	}
+	decided, now := store.IsFollowUp(ctx), v.clock().UTC().Round(0)
 	for _, ch := range changes {
 		by := store.AuthorOf(ctx, ch.Key)
 		lease := ch.Key.Kind == onpath.KindLease
@@ -170,7 +215,7 @@ func (s *Store) entries(ctx context.Context, changes []onpath.Change) (out []onp
 		case onpath.KindLease:
 			more, next[ch.Key] = v.lease(ctx, ch)
 		case onpath.KindPrefixClaim:
-			more, next[ch.Key] = s.claim(ch)
+			more, next[ch.Key] = v.claim(ch)
 		case onpath.KindHosts, onpath.KindDeployment, onpath.KindFunction:
 			if !decided || by != "" {
 				more = v.edited(ctx, ch.Key, next)
@@ -226,7 +271,7 @@ func (s *Store) known(k onpath.Key) held {
 }
 
 // chain tells where a chain begins and ceases to intercept.
-func (v view) chain(ctx context.Context, ch onpath.Change) (out []onpath.LogEntry, next *held) {
+func (v *view) chain(ctx context.Context, ch onpath.Change) (out []onpath.LogEntry, next *held) {
 	was := v.known(ch.Key)
 	c, _ := ch.Object.(*onpath.Chain)
 	var at []string
