@@ -30,6 +30,9 @@ func (r *NodeReport) Clip() {
 	for i := range r.Conditions {
 		r.Conditions[i].Message = ClipText(r.Conditions[i].Message)
 	}
+	for i := range r.Leases {
+		r.Leases[i].Message = ClipText(r.Leases[i].Message)
+	}
 }
 
 // CheckSize refuses an object whose size leaves no room for its status. The object

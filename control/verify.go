@@ -57,8 +57,22 @@ func (c *Controller) Verify(ctx context.Context, r onpath.VerifyRequest) (*onpat
 // behind those of chains by themselves, so these are in no plan that is proved.
 func lent(s *plan.Snapshot) []string {
 	count := map[[2]string]int{}
+	for node, st := range s.States { // also those that are not believed: some module is there
+		if st.Report == nil {
+			continue
+		}
+		for i := range st.Report.Leases {
+			if l := &st.Report.Leases[i]; l.Vport != 0 {
+				count[[2]string{node, l.Publisher}]++
+			}
+		}
+	}
 	for _, o := range s.Objects {
-		if l, ok := o.(*onpath.Lease); ok && l.Spec.Vport != 0 {
+		l, ok := o.(*onpath.Lease)
+		if !ok || l.Spec.Vport == 0 {
+			continue
+		}
+		if st := s.States[l.Spec.Node]; st == nil || st.Report == nil {
 			count[[2]string{l.Spec.Node, l.Spec.Publisher}]++
 		}
 	}

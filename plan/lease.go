@@ -1,8 +1,13 @@
 package plan
 
 import (
+	"bytes"
+	"cmp"
+	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -93,8 +98,16 @@ func (w *world) leaseObjects() {
 		for i := range n.st.Report.Leases {
 			r := &n.st.Report.Leases[i]
 			k, o := w.leaseOf(n, r)
-			reported[k] = true
 			had, there := lookUp[*onpath.Lease](w, onpath.KindLease, name{k.Tenant, k.Name})
+			why := n.disbelieve(w, r, had)
+			if why == "" && reported[k] {
+				why = fmt.Sprintf("lease %s is another node's", r.Name)
+			}
+			if why != "" {
+				n.unbelieved = cmp.Or(n.unbelieved, why)
+				continue
+			}
+			reported[k] = true
 			switch {
 			case !there:
 				w.res.Own = append(w.res.Own, o)
@@ -112,6 +125,57 @@ func (w *world) leaseObjects() {
 			w.res.Delete = append(w.res.Delete, k)
 		}
 	}
+}
+
+// maxLeaseText is how many bytes the texts of a lease may have together; maxProved is how many
+// addresses a password proves.
+const (
+	maxLeaseText = 8 << 10
+	maxProved    = 4
+)
+
+// disbelieve says why a lease that a node reports cannot be: the node's word makes public
+// entries in a tenant's name. A lease that was believed goes on, also while its publisher
+// loses what it rests on: the node ends it.
+func (n *node) disbelieve(w *world, r *onpath.LeaseReport, had *onpath.Lease) string {
+	size := len(r.Name) + len(r.Module) + len(r.URL) + len(r.SHA256) + len(r.User) + len(r.Publisher)
+	for _, p := range r.Properties {
+		size += len(p)
+	}
+	lends := n.obj.Spec.Leases
+	switch {
+	case had != nil && had.Spec.Node != n.name:
+		return fmt.Sprintf("lease %s is node %s's", r.Name, had.Spec.Node)
+	case had != nil && had.Spec.Publisher == r.Publisher && bytes.Equal(had.Spec.Key, r.Key) && slices.Equal(had.Spec.To, r.To):
+		return ""
+	case size > maxLeaseText || len(r.Properties) > maxLeaseText/64:
+		return fmt.Sprintf("lease %s has more than %d bytes of text", onpath.ClipText(r.Name), maxLeaseText)
+	case lends == nil || lends.DryRun:
+		return fmt.Sprintf("lease %s: the node has nothing to lend", r.Name)
+	case !r.Known && (lends.Publishers != onpath.PublisherAny || !strings.HasPrefix(r.Publisher, "key-")):
+		return fmt.Sprintf("lease %s: publisher %s is no tenant, and others may not ask there", r.Name, r.Publisher)
+	case !r.Known && (len(r.To) > maxProved || slices.ContainsFunc(r.To, func(p onpath.Prefix) bool { return !p.IsSingleIP() })):
+		return fmt.Sprintf("lease %s: no password proves %v", r.Name, r.To)
+	case !r.Known:
+		return ""
+	}
+	for _, p := range w.publishers() {
+		if p.Tenant != r.Publisher || len(r.Key) > 0 && !p.Has(r.Key) {
+			continue
+		}
+		if within(r.To, p.Addresses) {
+			return ""
+		}
+		return fmt.Sprintf("lease %s: tenant %s may not select %v", r.Name, r.Publisher, r.To)
+	}
+	return fmt.Sprintf("lease %s: the key is not one of tenant %s", r.Name, r.Publisher)
+}
+
+// within reports whether prefixes are parts of others; those are everything if there is none.
+func within(list, in []onpath.Prefix) bool {
+	return len(in) == 0 || !slices.ContainsFunc(list, func(p onpath.Prefix) bool {
+		return !slices.ContainsFunc(in, func(x onpath.Prefix) bool { return x.Bits() <= p.Bits() && x.Overlaps(p.Prefix) })
+	})
 }
 
 func (w *world) leaseOf(n *node, r *onpath.LeaseReport) (onpath.Key, *onpath.Lease) {

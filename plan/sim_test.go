@@ -30,19 +30,20 @@ type sim struct {
 	// broken instances never become ready, busy ones keep flows while they drain.
 	broken       map[string]bool // by deployment
 	reservations map[onpath.Key]*Reserved
-	refuses      string                        // why ebpf functions do not take what they are told
-	spared       map[string]bool               // by instance: not broken all the same
-	busy         map[string]bool               // by instance
-	endless      bool                          // flows never end, of any instance or path
-	hostless     map[string]bool               // by node: does not permit image: host
-	old          map[string]bool               // nodes with agents of an earlier build
-	blocks       map[string][]string           // by node: what modules may use; nil: it does not say
-	machines     map[string][]netip.Addr       // by node: addresses of its machine
-	says         map[string][]onpath.Condition // by node, of itself
-	mute         map[string]bool               // by node: its agent is dead, its data path is not
-	dead         map[string]bool               // by node: the machine is
-	past         map[string]bool               // by node: nothing comes by it any more, whatever its plan
-	restarts     map[string]int                // by instance
+	refuses      string                          // why ebpf functions do not take what they are told
+	spared       map[string]bool                 // by instance: not broken all the same
+	busy         map[string]bool                 // by instance
+	endless      bool                            // flows never end, of any instance or path
+	hostless     map[string]bool                 // by node: does not permit image: host
+	old          map[string]bool                 // nodes with agents of an earlier build
+	blocks       map[string][]string             // by node: what modules may use; nil: it does not say
+	machines     map[string][]netip.Addr         // by node: addresses of its machine
+	says         map[string][]onpath.Condition   // by node, of itself
+	leases       map[string][]onpath.LeaseReport // that nodes report
+	mute         map[string]bool                 // by node: its agent is dead, its data path is not
+	dead         map[string]bool                 // by node: the machine is
+	past         map[string]bool                 // by node: nothing comes by it any more, whatever its plan
+	restarts     map[string]int                  // by instance
 	reported     map[string]onpath.InstanceReport
 	events       []Event
 	set          Settings
@@ -215,7 +216,7 @@ func (s *sim) ack(node string, k int) {
 func (s *sim) report(node string) {
 	st := s.states[node]
 	r := &onpath.NodeReport{Node: node, Capacity: onpath.Resources{CPU: 8000, Memory: 8 << 30}, UnderlayMTU: 1500, UnderlayDevice: "eth9", NoHostImage: s.hostless[node], Blocks: s.blocks[node],
-		Addresses: s.machines[node], Conditions: s.says[node], Paths: map[onpath.PathID]uint64{}}
+		Addresses: s.machines[node], Conditions: s.says[node], Leases: s.leases[node], Paths: map[onpath.PathID]uint64{}}
 	if !s.old[node] {
 		r.Knows = onpath.Abilities()
 	}

@@ -120,7 +120,20 @@ func reported(r *onpath.InstanceReport) onpath.InstanceStatus {
 func title(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
 // ownConditions of a Node are the server's; the others are the node's.
-var ownConditions = []string{"Ready", "Planned", "Gateway", onpath.ConditionDrained, onpath.ConditionAccepted}
+var ownConditions = []string{"Ready", "Planned", "Gateway", leases, onpath.ConditionDrained, onpath.ConditionAccepted}
+
+// leases is the condition of a node that reports leases which cannot be.
+const leases = "Leases"
+
+// leases tells of leases that the node reports and that are not believed.
+func (w *teller) leases(n *node, list []onpath.Condition) []onpath.Condition {
+	const reason = "NotBelieved"
+	if n.unbelieved == "" {
+		return slices.DeleteFunc(slices.Clone(list), func(c onpath.Condition) bool { return c.Type == leases })
+	}
+	w.tellOnce(list, n.obj, leases, reason, n.unbelieved)
+	return w.condition(list, leases, false, reason, n.unbelieved+": it is in no list and not in the public log; look who has changed the agent")
+}
 
 // withoutOld are a Node's conditions without those that the node has ceased to report,
 // of an uplink that was removed above all.
@@ -175,6 +188,7 @@ func (w *teller) nodeStatus(n *node) {
 	} else {
 		st.Conditions = slices.DeleteFunc(slices.Clone(st.Conditions), func(c onpath.Condition) bool { return c.Type == "Gateway" })
 	}
+	st.Conditions = w.leases(n, st.Conditions)
 	st.Ready = ok
 	st.Conditions = w.condition(w.drained(n, st.Conditions), "Ready", ok, reason, message)
 	if st.Ready != o.Status.Ready {

@@ -104,6 +104,8 @@ type node struct {
 	insts    []*instance
 	used     map[bool]onpath.Resources // by tenant is the operator; without what reservations hold
 	held     onpath.Resources          // by instances of reservations
+	// unbelieved is why a lease that it reports is not one.
+	unbelieved string
 }
 
 // member names a deployment's instances in one cloudlet.
