@@ -51,7 +51,7 @@ func (s *Scaler) reported() bool {
 }
 
 // leastTraffic is how many packets in a second more or less are no change: a chain at rest
-// has stray packets.
+// has a few packets.
 const leastTraffic = 1
 
 // moves says, in words, that the chain's traffic changed after from, or that nobody knows;

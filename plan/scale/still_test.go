@@ -86,9 +86,9 @@ func TestIdleChainShrinks(t *testing.T) {
 		for m.scaler.Status.Session != nil {
 			m.step(time.Second)
 		}
-		stray := m.rng.IntN(2) > 0
+		few := m.rng.IntN(2) > 0
 		m.demand = func(time.Duration) float64 {
-			if stray && m.rng.IntN(10) == 0 {
+			if few && m.rng.IntN(10) == 0 {
 				return 0.3
 			}
 			return 0
