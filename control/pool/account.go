@@ -22,7 +22,7 @@ func (p *Pool) Account(ctx context.Context, tenant string) (onpath.Account, erro
 	list, err := p.priceList.readPrices(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a := p.account(p.owners.now(tenant))
+	a := p.accounting.findAccount(p.accounting.owners.now(tenant))
 	if list.spec != nil {
 		a.Currency = list.spec.Currency
 	}
@@ -32,7 +32,7 @@ func (p *Pool) Account(ctx context.Context, tenant string) (onpath.Account, erro
 // Enter takes money of a tenant in, gives it back, or corrects such an entry. What has been
 // entered by a reference already is not entered again.
 func (p *Pool) Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (onpath.Account, error) {
-	tenant = removal{p}.accountNow(tenant)
+	tenant = p.accountNow(tenant)
 	post, err := p.read.posting(ctx, tenant, e)
 	if err != nil {
 		return onpath.Account{}, err
@@ -46,17 +46,17 @@ func (p *Pool) Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (o
 		return onpath.Account{}, err
 	}
 	path := ledger.ReferencePath(tenant, post.Reference)
-	if p.entering[path] {
+	if p.accounting.entering[path] {
 		return onpath.Account{}, onpath.Errorf(onpath.CodeUnavailable, "reference %q is being entered; try again", post.Reference)
 	}
-	p.entering[path] = true
-	defer delete(p.entering, path)
+	p.accounting.entering[path] = true
+	defer delete(p.accounting.entering, path)
 	if known, err := p.read.entered(ctx, tenant, post.Reference); err != nil {
 		return onpath.Account{}, err
 	} else if known != nil {
-		return p.account(tenant), p.read.sameEntry(ctx, tenant, &post, known)
+		return p.accounting.findAccount(tenant), p.read.sameEntry(ctx, tenant, &post, known)
 	}
-	b := p.book(tenant)
+	b := p.accounting.openBook(tenant)
 	if err := b.Add(p.clock(), post); err != nil {
 		return onpath.Account{}, err
 	}
@@ -147,10 +147,10 @@ func (p *Pool) Postings(ctx context.Context, tenant string, from int64, limit in
 	if from < 0 || limit < 1 {
 		return onpath.PostingPage{}, onpath.Errorf(onpath.CodeInvalid, "from=%d and limit=%d: postings are numbered from 1", from, limit)
 	}
-	limit, tenant = min(limit, onpath.MaxPostings), removal{p}.accountNow(tenant)
+	limit, tenant = min(limit, onpath.MaxPostings), p.accountNow(tenant)
 	if from == 0 {
 		p.mu.Lock()
-		from = max(1, p.account(tenant).Postings-int64(limit)+1)
+		from = max(1, p.accounting.findAccount(tenant).Postings-int64(limit)+1)
 		p.mu.Unlock()
 	}
 	return p.read.postings(ctx, tenant, from, limit, 0)
@@ -188,7 +188,7 @@ func (p *Pool) Invoice(ctx context.Context, tenant, month string) (onpath.Invoic
 	if err != nil || begin.Format("2006-01") != month {
 		return onpath.Invoice{}, onpath.Errorf(onpath.CodeInvalid, "%q is not a month (write 2026-11)", month)
 	}
-	a := onpath.Account{Tenant: removal{p}.accountNow(tenant)}
+	a := onpath.Account{Tenant: p.accountNow(tenant)}
 	path := ledger.AccountPath(a.Tenant)
 	page, err := p.o.Store.Records(ctx, onpath.RecordRange{From: path, To: path + "\x00"})
 	if err == nil && len(page.Records) == 1 {
@@ -266,7 +266,7 @@ func (p *Pool) CheckLedger(ctx context.Context) (onpath.LedgerCheck, error) {
 		return err
 	})
 	out := c.Done(accounts)
-	out.Wrong = append(out.Wrong, p.misbilled(p.o.Clock().UTC())...)
+	out.Wrong = append(out.Wrong, p.rows.findMisbilled(p.o.Clock().UTC())...)
 	out.Wrong = out.Wrong[:min(len(out.Wrong), ledger.MaxWrong)]
 	return out, err
 }
@@ -285,21 +285,21 @@ func (p *Pool) Capacity(cloudlet string, from, until time.Time) (onpath.Capacity
 	if !from.Before(until) {
 		return v, onpath.Errorf(onpath.CodeInvalid, "%s is not before %s", text(from), text(until))
 	}
-	if _, ok := p.cloudlets[cloudlet]; cloudlet != "" && !ok {
+	if _, ok := p.promises.cloudlets[cloudlet]; cloudlet != "" && !ok {
 		return v, onpath.Errorf(onpath.CodeNotFound, "there is no cloudlet %s", cloudlet)
 	}
-	for _, cl := range sortedKeys(p.cloudlets) {
+	for _, cl := range sortedKeys(p.promises.cloudlets) {
 		if cloudlet != "" && cl != cloudlet {
 			continue
 		}
-		for _, name := range p.cal.Nodes(cl) {
-			v.Nodes = append(v.Nodes, p.capacityOf(name, cl, from, until))
+		for _, name := range p.promises.cal.Nodes(cl) {
+			v.Nodes = append(v.Nodes, p.promises.describeNode(name, cl, from, until))
 		}
 	}
 	return v, nil
 }
 
-func (p *Pool) capacityOf(name, cloudlet string, from, until time.Time) onpath.NodeCapacity {
+func (p *promises) describeNode(name, cloudlet string, from, until time.Time) onpath.NodeCapacity {
 	n := p.nodes[name]
 	share := shareOf(n.Capacity, p.cloudlets[cloudlet].Share)
 	c := onpath.NodeCapacity{Node: name, Cloudlet: cloudlet, Usable: n.Usable, Total: n.Capacity, Share: share}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/control/ledger"
-	"github.com/onpath/onpath/plan/calendar"
 	"github.com/onpath/onpath/plan/near"
 )
 
@@ -47,7 +46,7 @@ func (p *Pool) Apply(ctx context.Context, puts []*onpath.Reservation, cancels []
 		if err != nil {
 			return nil, err
 		}
-		bounds, err := admission{p}.boundsOf(ctx, puts)
+		bounds, err := p.boundsOf(ctx, puts)
 		if err != nil {
 			return nil, err
 		}
@@ -78,17 +77,17 @@ func (p *Pool) tryApply(ctx context.Context, prices prices, bounds map[string]Bo
 		return nil, err
 	}
 	p.takeUp()
-	p.setPrices(prices)
-	held, err := admission{p}.withinQuotas(bounds, puts, func() ([]*decision, error) { return p.decideAll(puts, cancels) })
+	p.accounting.usePrices(prices)
+	held, err := p.admission().decideWithinQuotas(bounds, puts, func() ([]*decision, error) { return p.admission().decideAll(puts, cancels) })
 	if err != nil {
 		return nil, err
 	}
 	if err := p.confirm(ctx, held); err != nil {
 		return nil, err
 	}
-	quotes, books, err := p.chargeAll(held)
+	quotes, books, err := p.accounting.chargeAll(held)
 	if err != nil || dryRun {
-		p.letGo(held)
+		p.admission().letDecisionsGo(held)
 		return quotes, err
 	}
 	for i, d := range held {
@@ -108,22 +107,22 @@ func keysOf(list []*onpath.Reservation) (out []onpath.Key) {
 }
 
 // decideAll decides one after the other, and holds all or nothing.
-func (p *Pool) decideAll(puts []*onpath.Reservation, cancels []onpath.Key) (held []*decision, err error) {
+func (a admission) decideAll(puts []*onpath.Reservation, cancels []onpath.Key) (held []*decision, err error) {
 	take := func(d *decision, err error) error {
 		if err != nil {
-			p.letGo(held)
+			a.letDecisionsGo(held)
 			return err
 		}
 		held = append(held, d)
 		return nil
 	}
 	for _, k := range cancels {
-		if err := take(p.cancel(k)); err != nil {
+		if err := take(a.cancelOne(k)); err != nil {
 			return nil, err
 		}
 	}
 	for _, r := range puts {
-		if err := take(p.decide(r)); err != nil {
+		if err := take(a.decideOne(r)); err != nil {
 			return nil, err
 		}
 	}
@@ -131,10 +130,10 @@ func (p *Pool) decideAll(puts []*onpath.Reservation, cancels []onpath.Key) (held
 }
 
 // chargeAll has the tenants' accounts pay.
-func (p *Pool) chargeAll(held []*decision) (quotes []onpath.Quote, books map[string]*ledger.Book, err error) {
+func (ac *accounting) chargeAll(held []*decision) (quotes []onpath.Quote, books map[string]*ledger.Book, err error) {
 	books = map[string]*ledger.Book{}
 	for _, d := range held {
-		if err := p.charge(books, d); err != nil {
+		if err := ac.chargeDecision(books, d); err != nil {
 			return nil, nil, about(d.key, err)
 		}
 		quotes = append(quotes, d.quote)
@@ -160,9 +159,7 @@ func (p *Pool) confirm(ctx context.Context, held []*decision) error {
 	for _, d := range held {
 		for _, x := range append([]*decision{d}, d.moved...) {
 			for _, name := range x.asks {
-				n := p.nodes[name]
-				asks[name] = onpath.PromiseRequest{Promised: p.cal.Peak(name, p.clock(),
-					calendar.Forever).Add(n.Taken), Declared: n.Declared}
+				asks[name] = p.promises.requestOf(name, p.clock())
 			}
 		}
 	}
@@ -190,44 +187,36 @@ func (p *Pool) confirm(ctx context.Context, held []*decision) error {
 	p.mu.Lock()
 	for _, a := range refused {
 		p.log.Warn("a node does not confirm a reservation", "node", a.node, "err", a.err)
-		if n, ok := p.nodes[a.node]; ok {
-			p.refused[a.node] = p.clock()
-			p.setNode(n)
-		}
+		p.promises.refuse(a.node, p.clock())
 	}
 	switch {
 	case p.loads != loads: // nothing is held any more
 		for _, d := range flat(held) {
-			p.displaced.takeBack(d)
+			p.promises.displaced.takeBack(d)
 		}
 		return errAgain
 	case len(refused) > 0:
-		p.letGo(held)
+		p.admission().letDecisionsGo(held)
 		return errNoConfirm
-	case p.broken || slices.ContainsFunc(held, p.overtaken):
-		p.letGo(held)
+	case p.broken || slices.ContainsFunc(held, p.rows.isOvertaken):
+		p.admission().letDecisionsGo(held)
 		return errAgain
 	}
 	return nil
 }
 
-// overtaken reports whether somebody else changed what d is a change of.
-func (p *Pool) overtaken(d *decision) bool {
-	return p.entries[d.key] != d.old || p.pending[d.key] != nil || slices.ContainsFunc(d.moved, p.overtaken)
-}
-
 // confirmTimeout bounds how long a node may take to confirm.
 const confirmTimeout = 2 * time.Second
 
-// decide finds what becomes of a request, and holds it in the calendar.
-func (p *Pool) decide(r *onpath.Reservation) (*decision, error) {
-	k, now := onpath.KeyOf(r), p.clock()
-	old := p.entries[k]
+// decideOne finds what becomes of a request, and holds it in the calendar.
+func (a admission) decideOne(r *onpath.Reservation) (*decision, error) {
+	k, now := onpath.KeyOf(r), a.now
+	old := a.rows.entries[k]
 	if old != nil && old.obj.Status.State.Live() {
-		d, err := p.change(old, r, now)
+		d, err := a.changeLive(old, r, now)
 		return d, about(k, err)
 	}
-	d, err := p.admit(k, r, now)
+	d, err := a.admitNew(k, r, now)
 	if d != nil && old != nil && !d.same {
 		d.old = old
 		identify(d.obj, old.obj)
@@ -235,21 +224,21 @@ func (p *Pool) decide(r *onpath.Reservation) (*decision, error) {
 	return d, about(k, err)
 }
 
-// admit finds a place for a new reservation.
-func (p *Pool) admit(k onpath.Key, r *onpath.Reservation, now time.Time) (*decision, error) {
+// admitNew finds a place for a new reservation.
+func (a admission) admitNew(k onpath.Key, r *onpath.Reservation, now time.Time) (*decision, error) {
 	slots := slotsOf(&r.Spec, now)
 	if err := notPast(&r.Spec, slots, now); err != nil {
-		if old := p.entries[k]; old != nil && sameRequest(old.obj, r) { // a file that is applied again
+		if old := a.rows.entries[k]; old != nil && sameRequest(old.obj, r) { // a file that is applied again
 			return leftAlone(k, old), nil
 		}
 		return nil, err
 	}
-	order, notes, err := p.nearest(&r.Spec)
+	order, notes, err := a.promises.orderCloudlets(&r.Spec)
 	if err != nil {
 		return nil, err
 	}
 	for _, cl := range order {
-		nodes, fitted := p.place(cl, slots, &r.Spec)
+		nodes, fitted := a.promises.choosePlaces(cl, slots, &r.Spec)
 		if nodes == nil {
 			continue
 		}
@@ -264,17 +253,17 @@ func (p *Pool) admit(k onpath.Key, r *onpath.Reservation, now time.Time) (*decis
 		if capacityOf(fitted).Disk > 0 {
 			st.Notes = append(st.Notes, "disk is counted and paid for, and limited when a node's disk is full")
 		}
-		if err := p.payFor(d, now); err != nil {
+		if err := a.settlePayments(d, now); err != nil {
 			return nil, err
 		}
 		d.quote = quoteOf(d, onpath.ReservationQuoted)
-		if err := p.affords(d); err != nil {
+		if err := a.checkMaxPrice(d); err != nil {
 			return nil, err
 		}
-		p.enter(d.obj)
+		a.promises.bookPlaces(d.obj)
 		return d, nil
 	}
-	return nil, p.decline(r, slots, order)
+	return nil, a.promises.explainRefusal(r, slots, order)
 }
 
 // leftAlone is what becomes of a request for what is over already.
@@ -310,8 +299,8 @@ func notPast(s *onpath.ReservationSpec, slots []onpath.ReservationSlot, now time
 
 func text(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// place chooses nodes of a cloudlet; nil: not all instances fit.
-func (p *Pool) place(cloudlet string, slots []onpath.ReservationSlot, s *onpath.ReservationSpec) ([]string, []onpath.ReservationSlot) {
+// choosePlaces chooses nodes of a cloudlet; nil: not all instances fit.
+func (p *promises) choosePlaces(cloudlet string, slots []onpath.ReservationSlot, s *onpath.ReservationSpec) ([]string, []onpath.ReservationSlot) {
 	if s.Nodes == 0 {
 		return p.cal.Place(cloudlet, whole(slots), s.Instances, false), slots
 	}
@@ -334,8 +323,8 @@ func (p *Pool) place(cloudlet string, slots []onpath.ReservationSlot, s *onpath.
 	return nil, nil
 }
 
-// nearest are the cloudlets where a request may go, the nearest first.
-func (p *Pool) nearest(s *onpath.ReservationSpec) (order, notes []string, err error) {
+// orderCloudlets are the cloudlets where a request may go, the nearest first.
+func (p *promises) orderCloudlets(s *onpath.ReservationSpec) (order, notes []string, err error) {
 	refuse := func(field, remedy, format string, args ...any) error {
 		e := onpath.Errorf(onpath.CodeInvalid, format, args...)
 		e.Field, e.Remedy = field, remedy
@@ -351,22 +340,22 @@ func (p *Pool) nearest(s *onpath.ReservationSpec) (order, notes []string, err er
 	if !s.Near.IsValid() {
 		return sortedKeys(p.cloudlets), nil, nil
 	}
-	home := p.places().Home(s.Near.Prefix)
+	home := p.distances().Home(s.Near.Prefix)
 	if home == "" {
 		return nil, nil, refuse("spec.near",
 			"write cloudlet instead, or have the operator write spec.prefixes of the cloudlet",
 			"no cloudlet says that users with %s are near it", s.Near)
 	}
-	return p.from(home), []string{fmt.Sprintf("%s is near cloudlet %s; the others by round trips and locations", s.Near, home)}, nil
+	return p.orderFrom(home), []string{fmt.Sprintf("%s is near cloudlet %s; the others by round trips and locations", s.Near, home)}, nil
 }
 
-// from are all cloudlets by their distance from one; kept, as it takes longer than the rest
+// orderFrom are all cloudlets by their distance from one; kept, as it takes longer than the rest
 // of a decision.
-func (p *Pool) from(home string) []string {
+func (p *promises) orderFrom(home string) []string {
 	if order := p.orders[home]; order != nil {
 		return order
 	}
-	order := p.places().Order(home)
+	order := p.distances().Order(home)
 	if p.orders == nil {
 		p.orders = map[string][]string{}
 	}
@@ -374,9 +363,9 @@ func (p *Pool) from(home string) []string {
 	return order
 }
 
-// places are the cloudlets by what tells near from far; kept, as they are most of what a
+// distances are the cloudlets by what tells near from far; kept, as they are most of what a
 // decision would allocate.
-func (p *Pool) places() near.Map {
+func (p *promises) distances() near.Map {
 	if p.near == nil {
 		p.near = make(near.Map, len(p.cloudlets))
 		for name, cl := range p.cloudlets {
@@ -386,8 +375,8 @@ func (p *Pool) places() near.Map {
 	return p.near
 }
 
-// decline says what is lacking where, and from when it would fit.
-func (p *Pool) decline(r *onpath.Reservation, slots []onpath.ReservationSlot, order []string) error {
+// explainRefusal says what is lacking where, and from when it would fit.
+func (p *promises) explainRefusal(r *onpath.Reservation, slots []onpath.ReservationSlot, order []string) error {
 	var lacks []string
 	s := &r.Spec
 	for _, cl := range order {
@@ -395,7 +384,7 @@ func (p *Pool) decline(r *onpath.Reservation, slots []onpath.ReservationSlot, or
 			lacks = append(lacks, fmt.Sprintf("and %d more cloudlets", len(order)-5))
 			break
 		}
-		lacks = append(lacks, p.lacking(cl, slots, s))
+		lacks = append(lacks, p.findLack(cl, slots, s))
 	}
 	if len(order) == 0 {
 		lacks = []string{"there is no cloudlet"}
@@ -412,9 +401,9 @@ func (p *Pool) decline(r *onpath.Reservation, slots []onpath.ReservationSlot, or
 	return e
 }
 
-// lacking is why one more instance does not fit into a cloudlet: of the node that lacks
+// findLack is why one more instance does not fit into a cloudlet: of the node that lacks
 // least at the first instant where it does.
-func (p *Pool) lacking(cloudlet string, slots []onpath.ReservationSlot, s *onpath.ReservationSpec) string {
+func (p *promises) findLack(cloudlet string, slots []onpath.ReservationSlot, s *onpath.ReservationSpec) string {
 	if s.Nodes > 0 {
 		return fmt.Sprintf("cloudlet %s has not %d equal machines of which nothing is promised then", cloudlet, s.Nodes)
 	}
@@ -464,9 +453,9 @@ func parts(r onpath.Resources) string {
 	return strings.Join(out, " and ")
 }
 
-// affords refuses a decision by which its reservation costs more than maxPrice: all that
+// checkMaxPrice refuses a decision by which its reservation costs more than maxPrice: all that
 // it has paid, or of an open-ended one, what is paid for an hour ahead.
-func (p *Pool) affords(d *decision) error {
+func (a admission) checkMaxPrice(d *decision) error {
 	st := &d.obj.Status
 	limit, due := d.obj.Spec.MaxPrice, d.due()
 	if !st.End().IsZero() {
@@ -475,16 +464,16 @@ func (p *Pool) affords(d *decision) error {
 	if limit == nil || due <= *limit {
 		return nil
 	}
-	e := onpath.Errorf(onpath.CodeNoCapacity, "declined: %s %s is to be paid, more than maxPrice %s", due, p.currency(), *limit)
+	e := onpath.Errorf(onpath.CodeNoCapacity, "declined: %s %s is to be paid, more than maxPrice %s", due, a.accounting.currency(), *limit)
 	e.Field, e.Remedy = "spec.maxPrice", "raise it, or ask for less"
 	return e
 }
 
-func (p *Pool) currency() string {
-	if p.prices.spec == nil {
+func (ac *accounting) currency() string {
+	if ac.prices.spec == nil {
 		return ""
 	}
-	return p.prices.spec.Currency
+	return ac.prices.spec.Currency
 }
 
 func capacityOf(slots []onpath.ReservationSlot) (most onpath.Resources) {

@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/control/ledger"
-	"github.com/onpath/onpath/plan"
 	"github.com/onpath/onpath/store"
 )
 
@@ -48,53 +46,14 @@ func (a *agenda) drop(e *entry) {
 // plan notes when something of a reservation is due next, and whether the planner is to
 // know of it now.
 func (p *Pool) plan(e *entry) {
-	k, now := onpath.KeyOf(e.obj), p.o.Clock()
-	st := &e.obj.Status
-	p.agenda.drop(e)
-	soon := st.State.Live() && !st.Begin().Add(-Soon).After(now)
-	p.show(k, e.obj, soon)
-	delete(p.leaving, k)
-	if slices.ContainsFunc(st.Places, func(x onpath.ReservedPlace) bool { return x.Leaving != "" }) {
-		p.leaving[k] = true
-	}
-	delete(p.lost, k)
-	if st.State.Live() && slices.ContainsFunc(st.Places, func(x onpath.ReservedPlace) bool { return !x.Lost.IsZero() }) {
-		p.lost[k] = true
-	}
-	if e.due = nextDue(st, now); !e.due.IsZero() {
-		heap.Push(&p.agenda, e)
-		p.poke()
-	}
-}
-
-// show has the planner see a reservation, or not any more, once it is published.
-func (p *Pool) show(k onpath.Key, r *onpath.Reservation, soon bool) {
-	running := p.shown
-	if running == nil {
-		running = p.Running()
-	}
-	old := running[k]
-	if soon == (old != nil) && (!soon || old.Reservation == r) {
-		return
-	}
-	if p.shown == nil {
-		p.shown = maps.Clone(running)
-	}
-	delete(p.shown, k)
-	if soon {
-		p.shown[k] = &plan.Reserved{Reservation: r}
-	}
+	soon := p.rows.schedule(e, p.o.Clock())
+	p.board.show(onpath.KeyOf(e.obj), e.obj, soon)
+	p.poke()
 }
 
 // publish has the planner see what was to be shown.
 func (p *Pool) publish() {
-	p.view.Lock()
-	news := p.shown != nil || p.view.freed
-	if p.view.freed = false; p.shown != nil {
-		p.view.running = p.shown
-	}
-	p.view.Unlock()
-	if p.shown = nil; news {
+	if p.board.publish() {
 		p.o.Changed()
 	}
 }
@@ -159,16 +118,14 @@ func (p *Pool) doDue(ctx context.Context) (wait time.Duration, held bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.takeUp()
-	for name := range p.refused {
-		p.setNode(p.nodes[name])
-	}
+	p.promises.tryRefused(p.clock())
 	if p.broken {
 		if err := p.load(ctx); err != nil {
 			p.log.Error("reservations cannot be read; it is tried on", "err", err)
 			return look, true
 		}
 	}
-	if (admission{p}).holdsStill() {
+	if p.holdsStill() {
 		p.finish()
 		return look, true
 	}
@@ -177,7 +134,7 @@ func (p *Pool) doDue(ctx context.Context) (wait time.Duration, held bool) {
 	p.finishMoves(ctx)
 	for !p.broken {
 		now := p.clock()
-		due := p.agenda.due(now)
+		due := p.rows.agenda.due(now)
 		if len(due) == 0 {
 			break
 		}
@@ -185,10 +142,10 @@ func (p *Pool) doDue(ctx context.Context) (wait time.Duration, held bool) {
 			return look, p.broken
 		}
 	}
-	if len(p.agenda) == 0 || p.broken {
+	if len(p.rows.agenda) == 0 || p.broken {
 		return look, p.broken
 	}
-	return min(p.agenda[0].due.Sub(p.clock()), look), false
+	return min(p.rows.agenda[0].due.Sub(p.clock()), look), false
 }
 
 // doAll is one step of what is due of some reservations, in as few transactions as may be.
@@ -202,7 +159,7 @@ func (p *Pool) doAll(ctx context.Context, due []*entry, now time.Time) bool {
 			p.log.Error("the price list cannot be read; it is tried on", "err", err)
 			return false
 		}
-		p.setPrices(list)
+		p.accounting.usePrices(list)
 	}
 	done := true
 	for _, e := range due {
@@ -211,7 +168,7 @@ func (p *Pool) doAll(ctx context.Context, due []*entry, now time.Time) bool {
 		if p.broken {
 			break
 		}
-		if p.entries[k] != e {
+		if p.rows.entries[k] != e {
 			continue // changed meanwhile
 		}
 		if err := p.do(ctx, e, now); err != nil {
@@ -253,16 +210,16 @@ func (p *Pool) do(ctx context.Context, e *entry, now time.Time) error {
 	case !st.End().IsZero() && !st.End().After(now):
 		next.Holds = time.Time{}
 		d.creditLost(next.End())
-		if err := p.reckon(d, now); err != nil {
+		if err := p.accounting.reckonAmounts(d, now); err != nil {
 			return err
 		}
 		books := map[string]*ledger.Book{}
-		if err := p.charge(books, d); err != nil {
+		if err := p.accounting.chargeDecision(books, d); err != nil {
 			return err
 		}
 		next.Step(onpath.ReservationEnded, now, "its time is over")
 		d.pay = nil
-		p.swap(d)
+		p.admission().holdDecision(d)
 		return p.settleUp(ctx, d, books)
 	case st.State == onpath.ReservationConfirmed && !st.Begin().After(now):
 		next.Step(onpath.ReservationActive, now, "")
@@ -283,7 +240,7 @@ func (p *Pool) do(ctx context.Context, e *entry, now time.Time) error {
 			return nil
 		}
 	}
-	p.swap(d)
+	p.admission().holdDecision(d)
 	return p.settleUp(ctx, d, nil)
 }
 
@@ -295,7 +252,7 @@ type settling struct {
 
 // settleUp has one decision that is held written; finish waits for it.
 func (p *Pool) settleUp(ctx context.Context, d *decision, books map[string]*ledger.Book) error {
-	g, err := p.join(ctx, joining{held: []*decision{d}, books: books, priced: d.charges(), list: p.prices.version})
+	g, err := p.join(ctx, joining{held: []*decision{d}, books: books, priced: d.charges(), list: p.accounting.prices.version})
 	if err == nil {
 		p.settled = append(p.settled, settling{d, g})
 	}
@@ -347,24 +304,24 @@ func (p *Pool) payHour(ctx context.Context, d *decision, now time.Time) error {
 	})
 	n := len(st.Places)
 	for _, x := range differences(paidFor(&paid), paidFor(st), n, n, paid.PaidUntil) {
-		p.chargePart(d, x, now)
+		p.admission().chargePart(d, x, now)
 	}
-	if err := p.reckon(d, now); err != nil {
+	if err := p.accounting.reckonAmounts(d, now); err != nil {
 		return err
 	}
 	books := map[string]*ledger.Book{}
-	err := p.affords(d)
+	err := p.admission().checkMaxPrice(d)
 	if err == nil {
-		err = p.charge(books, d)
+		err = p.accounting.chargeDecision(books, d)
 	}
 	if onpath.CodeOf(err) == onpath.CodeNoCapacity {
 		d = &decision{key: d.key, old: d.old, obj: copyOf(d.old.obj), pay: d.old.payments}
 		d.creditLost(now)
-		if err := p.reckon(d, now); err != nil {
+		if err := p.accounting.reckonAmounts(d, now); err != nil {
 			return err
 		}
 		books = map[string]*ledger.Book{}
-		if err := p.charge(books, d); err != nil {
+		if err := p.accounting.chargeDecision(books, d); err != nil {
 			return err
 		}
 		d.pay = nil
@@ -373,19 +330,19 @@ func (p *Pool) payHour(ctx context.Context, d *decision, now time.Time) error {
 	} else if err != nil {
 		return err
 	}
-	p.swap(d)
+	p.admission().holdDecision(d)
 	return p.settleUp(ctx, d, books)
 }
 
 // fail ends a reservation that cannot be kept, and credits what is not delivered: of each
 // place since it was lost.
 func (p *Pool) fail(ctx context.Context, d *decision, now time.Time, reason string) error {
-	if err := p.close(d, onpath.ReservationFailed, now, reason, onpath.PostingCompensation); err != nil {
+	if err := p.admission().closeLive(d, onpath.ReservationFailed, now, reason, onpath.PostingCompensation); err != nil {
 		return err
 	}
 	books := map[string]*ledger.Book{}
-	if err := p.charge(books, d); err != nil {
-		p.letGo([]*decision{d})
+	if err := p.accounting.chargeDecision(books, d); err != nil {
+		p.admission().letDecisionsGo([]*decision{d})
 		return err
 	}
 	return p.settleUp(ctx, d, books)

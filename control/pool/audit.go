@@ -7,16 +7,14 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// misbilled compares what live reservations have paid for with their calendar, from a time on:
+// findMisbilled compares what live reservations have paid for with their calendar, from a time on:
 // what is paid and not promised, and what is promised and not paid. It says of each
 // reservation the first instant that is wrong.
-func (p *Pool) misbilled(now time.Time) (wrong []string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, k := range sortedKeysOf(p.entries) {
-		e := p.entries[k]
+func (r *rows) findMisbilled(now time.Time) (wrong []string) {
+	for _, k := range sortedKeysOf(r.entries) {
+		e := r.entries[k]
 		st := &e.obj.Status
-		if !st.State.Live() || p.pending[k] != nil {
+		if !st.State.Live() || r.pending[k] != nil {
 			continue
 		}
 		slots, from := paidFor(st), latest(now, e.decided())

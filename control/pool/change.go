@@ -21,9 +21,9 @@ func identify(next, old *onpath.Reservation) {
 	m.UID, m.Version, m.Generation, m.Created = o.UID, o.Version, o.Generation, o.Created
 }
 
-// change decides on another request for a live reservation: it grows or is cut from now
+// changeLive decides on another request for a live reservation: it grows or is cut from now
 // on, later slots change, it ends sooner or later.
-func (p *Pool) change(e *entry, r *onpath.Reservation, now time.Time) (*decision, error) {
+func (a admission) changeLive(e *entry, r *onpath.Reservation, now time.Time) (*decision, error) {
 	k := onpath.KeyOf(r)
 	if sameRequest(e.obj, r) {
 		d := &decision{key: k, old: e, obj: e.obj, same: true}
@@ -64,21 +64,21 @@ func (p *Pool) change(e *entry, r *onpath.Reservation, now time.Time) (*decision
 		}
 		return 1
 	})
-	if err := p.resettle(d, next, from); err != nil {
+	if err := a.findPlaces(d, next, from); err != nil {
 		return nil, err
 	}
-	if err := p.payFor(d, now); err != nil {
-		p.letGo(d.moved)
+	if err := a.settlePayments(d, now); err != nil {
+		a.letDecisionsGo(d.moved)
 		return nil, err
 	}
 	st.Step(stateOf(st, now), now, "changed")
 	d.quote = quoteOf(d, onpath.ReservationQuoted)
 	d.quote.Holds = st.Holds
-	if err := p.affords(d); err != nil {
-		p.letGo(d.moved)
+	if err := a.checkMaxPrice(d); err != nil {
+		a.letDecisionsGo(d.moved)
 		return nil, err
 	}
-	p.swap(d)
+	a.holdDecision(d)
 	return d, nil
 }
 
@@ -124,33 +124,33 @@ func changeable(old, r *onpath.Reservation, next []onpath.ReservationSlot, now t
 	return nil
 }
 
-// resettle finds nodes for what a live reservation becomes: it stays where it is if that
+// findPlaces finds nodes for what a live reservation becomes: it stays where it is if that
 // fits; if not, others make room, or it moves. What d makes of others is held.
-func (p *Pool) resettle(d *decision, next []onpath.ReservationSlot, now time.Time) (err error) {
+func (a admission) findPlaces(d *decision, next []onpath.ReservationSlot, now time.Time) (err error) {
 	st := &d.obj.Status
 	instances := max(d.obj.Spec.Instances, d.obj.Spec.Nodes)
 	st.Places = slices.Clone(st.Places)
 	if len(st.Places) > instances {
 		st.Places = st.Places[:instances]
 	}
-	p.leave(d.old.obj)
-	defer p.enter(d.old.obj)
+	a.promises.freePlaces(d.old.obj)
+	defer a.promises.bookPlaces(d.old.obj)
 	var tried []calendar.Booking
 	defer func() {
 		for _, b := range tried {
-			p.cal.Free(b)
+			a.promises.cal.Free(b)
 		}
 		if err != nil {
-			p.letGo(d.moved)
+			a.letDecisionsGo(d.moved)
 		}
 	}()
 	try := func(b calendar.Booking) {
-		p.cal.Book(b)
+		a.promises.cal.Book(b)
 		tried = append(tried, b)
 	}
 	for i := range st.Places {
 		x := &st.Places[i]
-		if x.Leaving != "" && !p.keeps(x.Leaving, booked(st.Slots, now, x.LeavingUntil, 1), d.old.obj, now) {
+		if x.Leaving != "" && !a.promises.canStay(x.Leaving, booked(st.Slots, now, x.LeavingUntil, 1), d.old.obj, now) {
 			e := onpath.Errorf(onpath.CodeNoCapacity, "an instance of it leaves node %s until %s, and cannot grow there",
 				x.Leaving, text(x.LeavingUntil))
 			e.Remedy = "ask again then"
@@ -164,8 +164,8 @@ func (p *Pool) resettle(d *decision, next []onpath.ReservationSlot, now time.Tim
 		x := &st.Places[i]
 		stays := x.Leaving == ""
 		slots := booked(st.Slots, now, calendar.Forever, 1)
-		if !p.keeps(x.Node, slots, d.old.obj, now) {
-			if err := p.makeRoom(d, i, next, now); err != nil {
+		if !a.promises.canStay(x.Node, slots, d.old.obj, now) {
+			if err := a.makeRoom(d, i, next, now); err != nil {
 				return err
 			}
 			slots = booked(st.Slots, now, calendar.Forever, 1)
@@ -174,15 +174,15 @@ func (p *Pool) resettle(d *decision, next []onpath.ReservationSlot, now time.Tim
 		if x.Leaving != "" && stays { // it moves itself
 			try(calendar.Booking{Node: x.Leaving, Slots: booked(st.Slots, now, x.LeavingUntil, 1)})
 		}
-		if !p.nodes[x.Node].Gone { // which cannot answer, and keeps what it has
+		if !a.promises.nodes[x.Node].Gone { // which cannot answer, and keeps what it has
 			d.asks = append(d.asks, x.Node)
 		}
 	}
 	for len(st.Places) < instances {
 		slots := booked(st.Slots, now, calendar.Forever, 1)
-		more := p.cal.Place(st.Cloudlet, slots, 1, d.obj.Spec.Nodes > 0)
+		more := a.promises.cal.Place(st.Cloudlet, slots, 1, d.obj.Spec.Nodes > 0)
 		if more == nil {
-			return p.decline(d.obj, spliced(nil, st.Slots, now), []string{st.Cloudlet})
+			return a.promises.explainRefusal(d.obj, spliced(nil, st.Slots, now), []string{st.Cloudlet})
 		}
 		try(calendar.Booking{Node: more[0], Slots: slots})
 		st.Places = append(st.Places, onpath.ReservedPlace{Node: more[0]})
@@ -191,9 +191,9 @@ func (p *Pool) resettle(d *decision, next []onpath.ReservationSlot, now time.Tim
 	return nil
 }
 
-// keeps reports whether an instance can stay on its node: it fits, or is nowhere more
+// canStay reports whether an instance can stay on its node: it fits, or is nowhere more
 // than it was.
-func (p *Pool) keeps(node string, slots []calendar.Slot, old *onpath.Reservation, now time.Time) bool {
+func (p *promises) canStay(node string, slots []calendar.Slot, old *onpath.Reservation, now time.Time) bool {
 	if p.cal.Fits(node, slots) {
 		return true
 	}
@@ -208,9 +208,9 @@ func (p *Pool) keeps(node string, slots []calendar.Slot, old *onpath.Reservation
 	return true
 }
 
-// cancel decides on the end of a live reservation; of one that is over, nothing is left.
-func (p *Pool) cancel(k onpath.Key) (*decision, error) {
-	e, now := p.entries[k], p.clock()
+// cancelOne decides on the end of a live reservation; of one that is over, nothing is left.
+func (a admission) cancelOne(k onpath.Key) (*decision, error) {
+	e, now := a.rows.entries[k], a.now
 	if e == nil {
 		err := onpath.Errorf(onpath.CodeNotFound, "it does not exist")
 		err.Object = k.String()
@@ -222,13 +222,13 @@ func (p *Pool) cancel(k onpath.Key) (*decision, error) {
 		d.quote = quoteOf(d, e.obj.Status.State)
 		return d, nil
 	}
-	err := p.close(d, onpath.ReservationCancelled, now, "cancelled by request", onpath.PostingRefund)
+	err := a.closeLive(d, onpath.ReservationCancelled, now, "cancelled by request", onpath.PostingRefund)
 	return d, about(k, err)
 }
 
-// close ends a live reservation now, and gives back what is due of the rest; d.pay is what
+// closeLive ends a live reservation now, and gives back what is due of the rest; d.pay is what
 // is paid.
-func (p *Pool) close(d *decision, state onpath.ReservationState, now time.Time, reason string, back onpath.PostingKind) error {
+func (a admission) closeLive(d *decision, state onpath.ReservationState, now time.Time, reason string, back onpath.PostingKind) error {
 	st := &d.obj.Status
 	d.creditLost(now)
 	for _, x := range differences(paidFor(st), nil, len(st.Places), 0, now) {
@@ -239,11 +239,11 @@ func (p *Pool) close(d *decision, state onpath.ReservationState, now time.Time, 
 		st.Places[i].Leaving, st.Places[i].LeavingUntil = "", time.Time{}
 	}
 	st.Holds = time.Time{}
-	if err := p.reckon(d, now); err != nil {
+	if err := a.accounting.reckonAmounts(d, now); err != nil {
 		return err
 	}
 	st.Step(state, now, reason)
 	d.quote = quoteOf(d, state)
-	p.swap(d)
+	a.holdDecision(d)
 	return nil
 }

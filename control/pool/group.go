@@ -61,10 +61,10 @@ func (p *Pool) commit(ctx context.Context, j joining) error {
 // decisions are let go.
 func (p *Pool) join(ctx context.Context, j joining) (*group, error) {
 	if p.broken {
-		p.letGo(j.held)
+		p.admission().letDecisionsGo(j.held)
 		return nil, errAgain
 	}
-	parts, bytes := j.size(p)
+	parts, bytes := j.size(p.accounting.kept)
 	if parts == 0 {
 		return &group{over: true}, nil
 	}
@@ -84,10 +84,10 @@ func (p *Pool) join(ctx context.Context, j joining) (*group, error) {
 		if old := g.books[tenant]; old != nil {
 			b = old.Join(b)
 		}
-		g.books[tenant], p.spent[tenant] = b, b.Account
+		g.books[tenant], p.accounting.spent[tenant] = b, b.Account
 	}
 	for _, d := range flat(j.held) {
-		p.pending[d.key], g.authors[d.key] = g, store.Author(ctx)
+		p.rows.pending[d.key], g.authors[d.key] = g, store.Author(ctx)
 	}
 	return g, nil
 }
@@ -107,7 +107,7 @@ func (p *Pool) room(parts, bytes int, followUp bool, j joining) *group {
 }
 
 // size is how many changes, guards and records are written at most, and about how many bytes.
-func (j joining) size(p *Pool) (parts, bytes int) {
+func (j joining) size(kept map[int64]bool) (parts, bytes int) {
 	const object, item, segment = 1000, 150, 300
 	for _, d := range flat(j.held) {
 		st := &d.obj.Status
@@ -128,7 +128,7 @@ func (j joining) size(p *Pool) (parts, bytes int) {
 		var lists []int64
 		for i := range added {
 			bytes += object + segment*len(added[i].Segments)
-			if v := added[i].Prices; v != 0 && !p.kept[v] && !slices.Contains(lists, v) {
+			if v := added[i].Prices; v != 0 && !kept[v] && !slices.Contains(lists, v) {
 				lists = append(lists, v)
 			}
 		}
@@ -163,7 +163,7 @@ func (p *Pool) await(g *group) error {
 // may rest on what is stored of them.
 func (p *Pool) awaitKeys(keys ...onpath.Key) {
 	for i := 0; i < len(keys); {
-		if g := p.pending[keys[i]]; g != nil {
+		if g := p.rows.pending[keys[i]]; g != nil {
 			_ = p.await(g)
 			i = 0
 			continue
@@ -208,9 +208,9 @@ func (p *Pool) writeFirst() {
 // letGroupsGo lets go the first group, for a reason, and those after it, as they rest on it.
 func (p *Pool) letGroupsGo(why error) {
 	list := p.queue
-	p.queue, p.pending, p.spent = nil, map[onpath.Key]*group{}, map[string]onpath.Account{}
+	p.queue, p.rows.pending, p.accounting.spent = nil, map[onpath.Key]*group{}, map[string]onpath.Account{}
 	for i, g := range list {
-		p.letGo(g.held)
+		p.admission().letDecisionsGo(g.held)
 		g.over, g.err = true, errAgain
 		if i == 0 {
 			g.err = why
@@ -223,18 +223,18 @@ func (p *Pool) letGroupsGo(why error) {
 func (p *Pool) takeUpGroup(g *group, revision int64) {
 	nodes := map[string]bool{}
 	for _, d := range flat(g.held) {
-		delete(p.pending, d.key)
+		delete(p.rows.pending, d.key)
 		if d.old != nil {
-			p.agenda.drop(d.old)
+			p.rows.agenda.drop(d.old)
 			note(nodes, nodesOf(d.old.obj))
 		}
 		if d.gone {
-			delete(p.entries, d.key)
-			p.show(d.key, nil, false)
+			delete(p.rows.entries, d.key)
+			p.board.show(d.key, nil, false)
 			continue
 		}
 		e := &entry{obj: d.obj, payments: d.pay, index: -1}
-		p.entries[d.key] = e
+		p.rows.entries[d.key] = e
 		p.plan(e)
 		note(nodes, nodesOf(d.obj))
 		for _, name := range nodesOf(d.obj) {
@@ -242,17 +242,7 @@ func (p *Pool) takeUpGroup(g *group, revision int64) {
 		}
 	}
 	p.promise(sortedKeys(nodes))
-	for tenant, b := range g.books {
-		p.accounts[tenant] = &ledger.Book{Account: b.Account, Version: revision}
-		if p.spent[tenant].Postings == b.Account.Postings {
-			delete(p.spent, tenant)
-		}
-		for _, x := range b.Added() {
-			if x.Prices != 0 {
-				p.kept[x.Prices] = true
-			}
-		}
-	}
+	p.accounting.takeUp(g.books, revision)
 	for _, f := range g.written {
 		f(revision)
 	}

@@ -24,8 +24,8 @@ func (p *Pool) Load(ctx context.Context) error {
 func (p *Pool) load(ctx context.Context) error {
 	p.forget()
 	p.takeUp()
-	for _, n := range p.nodes {
-		p.setNode(n)
+	for _, n := range p.promises.nodes {
+		p.promises.setRoom(n, p.clock())
 	}
 	list, _, err := p.o.Store.List(ctx, onpath.KindReservation, "")
 	if err != nil {
@@ -33,7 +33,7 @@ func (p *Pool) load(ctx context.Context) error {
 	}
 	err = p.read.records(ctx, ledger.Accounts, func(r onpath.Record, name string) error {
 		b := &ledger.Book{Version: r.Version}
-		p.accounts[name] = b
+		p.accounting.accounts[name] = b
 		return json.Unmarshal(r.Value, &b.Account)
 	})
 	if err != nil {
@@ -44,8 +44,8 @@ func (p *Pool) load(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.lists[version], p.kept[version] = &onpath.PriceListSpec{}, true
-		return json.Unmarshal(r.Value, p.lists[version])
+		p.accounting.lists[version], p.accounting.kept[version] = &onpath.PriceListSpec{}, true
+		return json.Unmarshal(r.Value, p.accounting.lists[version])
 	})
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func (p *Pool) load(ctx context.Context) error {
 	if err := p.loadBilled(ctx); err != nil {
 		return err
 	}
-	if err := (removal{p}).loadFormer(ctx); err != nil {
+	if err := p.loadFormer(ctx); err != nil {
 		return err
 	}
 	paid := map[string][]payment{}
@@ -87,12 +87,12 @@ func (p *Pool) loadEntries(list []onpath.Object, paid map[string][]payment) {
 		e := &entry{obj: r, payments: paid[k.Tenant+"/"+k.Name], index: -1}
 		e.fillUnpaid()
 		for _, name := range nodesOf(r) {
-			if _, _, known := p.cal.Room(name); !known { // not yet heard of
-				p.cal.SetNode(name, r.Status.Cloudlet, onpath.Resources{}, false)
+			if _, _, known := p.promises.cal.Room(name); !known { // not yet heard of
+				p.promises.cal.SetNode(name, r.Status.Cloudlet, onpath.Resources{}, false)
 			}
 		}
-		p.entries[k] = e
-		p.enter(r)
+		p.rows.entries[k] = e
+		p.promises.bookPlaces(r)
 		p.plan(e)
 		note(nodes, nodesOf(r))
 	}

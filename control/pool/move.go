@@ -63,17 +63,17 @@ type mover struct {
 // nodes of the cloudlet: such without state first, then by the time they take to drain,
 // then by their flows. d grows once they are gone. Of other tenants' instances that run, no more
 // move than mostDisplaced allows.
-func (p *Pool) makeRoom(d *decision, i int, next []onpath.ReservationSlot, now time.Time) error {
+func (a admission) makeRoom(d *decision, i int, next []onpath.ReservationSlot, now time.Time) error {
 	st := &d.obj.Status
 	node := st.Places[i].Node
-	left, again := p.displaced.left(d.key.Tenant, now)
+	left, again := a.promises.displaced.left(d.key.Tenant, now)
 	bounded := false
 	var moved []*decision
 	gone := latest(now, st.Holds)
-	for _, m := range p.movers(d, i, node) {
+	for _, m := range a.findMovers(d, i, node) {
 		if m.e == d.old { // it moves itself
-			if p.moveSelf(d, i, next, now, m.use) {
-				p.letGo(moved)
+			if a.moveSelf(d, i, next, now, m.use) {
+				a.letDecisionsGo(moved)
 				return nil
 			}
 			continue
@@ -87,31 +87,31 @@ func (p *Pool) makeRoom(d *decision, i int, next []onpath.ReservationSlot, now t
 			bounded = true
 			continue
 		}
-		x := p.moving(m, node, now)
+		x := a.moveAway(m, node, now)
 		if x == nil {
 			continue
 		}
 		if others {
 			left--
 			x.displacedBy, x.displacedAt = d.key.Tenant, now
-			p.displaced.note(x)
+			a.promises.displaced.note(x)
 		}
 		moved = append(moved, x)
 		gone = latest(gone, x.obj.Status.Places[m.place].LeavingUntil)
 		if z := end(next[len(next)-1].Until); !gone.Before(z) {
 			break // it would be over by then
 		}
-		if slots := spliced(d.old.obj.Status.Slots, next, gone); p.cal.Fits(node, booked(slots, now, calendar.Forever, 1)) {
+		if slots := spliced(d.old.obj.Status.Slots, next, gone); a.promises.cal.Fits(node, booked(slots, now, calendar.Forever, 1)) {
 			d.moved = append(d.moved, moved...)
 			st.Slots, st.Holds = slots, gone
 			return nil
 		}
 	}
-	p.letGo(moved)
+	a.letDecisionsGo(moved)
 	if bounded {
 		return tooManyDisplaced(d, node, again)
 	}
-	return p.decline(d.obj, spliced(nil, st.Slots, now), []string{st.Cloudlet})
+	return a.promises.explainRefusal(d.obj, spliced(nil, st.Slots, now), []string{st.Cloudlet})
 }
 
 func tooManyDisplaced(d *decision, node string, again time.Time) error {
@@ -122,11 +122,11 @@ func tooManyDisplaced(d *decision, node string, again time.Time) error {
 	return e
 }
 
-// movers are the places on a node that could move, the least disruptive first.
-func (p *Pool) movers(d *decision, i int, node string) []mover {
+// findMovers are the places on a node that could move, the least disruptive first.
+func (a admission) findMovers(d *decision, i int, node string) []mover {
 	var out []mover
-	for k, e := range p.entries {
-		if !e.obj.Status.State.Live() || p.pending[k] != nil {
+	for k, e := range a.rows.entries {
+		if !e.obj.Status.State.Live() || a.rows.pending[k] != nil {
 			continue
 		}
 		for j, x := range e.obj.Status.Places {
@@ -135,11 +135,7 @@ func (p *Pool) movers(d *decision, i int, node string) []mover {
 				func(m *decision) bool { return m.old == e }) {
 				continue
 			}
-			m := mover{e: e, place: j}
-			if p.o.Use != nil {
-				m.use = p.o.Use(k)
-			}
-			out = append(out, m)
+			out = append(out, mover{e: e, place: j, use: a.usedFor(k)})
 		}
 	}
 	slices.SortFunc(out, func(a, b mover) int {
@@ -159,11 +155,11 @@ func first(a, b bool) int {
 	return 1
 }
 
-// moving is the decision that a place moves to the least loaded node where it fits, held;
+// moveAway is the decision that a place moves to the least loaded node where it fits, held;
 // nil if there is none.
-func (p *Pool) moving(m mover, node string, now time.Time) *decision {
+func (a admission) moveAway(m mover, node string, now time.Time) *decision {
 	st := &m.e.obj.Status
-	to := p.cal.LeastLoaded(st.Cloudlet, booked(st.Slots, now, calendar.Forever, 1), node)
+	to := a.promises.cal.LeastLoaded(st.Cloudlet, booked(st.Slots, now, calendar.Forever, 1), node)
 	if to == "" {
 		return nil
 	}
@@ -175,13 +171,13 @@ func (p *Pool) moving(m mover, node string, now time.Time) *decision {
 	}
 	d.obj.Status.Step(st.State, now, fmt.Sprintf("moves from node %s to node %s", node, to))
 	d.quote = quoteOf(d, st.State)
-	p.swap(d)
+	a.holdDecision(d)
 	return d
 }
 
 // moveSelf has the growing instance itself move. Its reservation is not in the calendar
 // meanwhile.
-func (p *Pool) moveSelf(d *decision, i int, next []onpath.ReservationSlot, now time.Time, use Use) bool {
+func (a admission) moveSelf(d *decision, i int, next []onpath.ReservationSlot, now time.Time, use Use) bool {
 	st := &d.obj.Status
 	x := &st.Places[i]
 	gone, old := now, booked(d.old.obj.Status.Slots, now, calendar.Forever, 1)
@@ -194,8 +190,8 @@ func (p *Pool) moveSelf(d *decision, i int, next []onpath.ReservationSlot, now t
 		slots = next
 	}
 	here := calendar.Booking{Node: x.Node, Slots: old}
-	to := p.cal.LeastLoaded(st.Cloudlet, booked(slots, now, calendar.Forever, 1), x.Node)
-	if to == "" || !gone.Before(end(next[len(next)-1].Until)) || running && !p.cal.Fits(here.Node, clip(here.Slots, gone)) {
+	to := a.promises.cal.LeastLoaded(st.Cloudlet, booked(slots, now, calendar.Forever, 1), x.Node)
+	if to == "" || !gone.Before(end(next[len(next)-1].Until)) || running && !a.promises.cal.Fits(here.Node, clip(here.Slots, gone)) {
 		return false
 	}
 	st.Slots = slots
@@ -239,7 +235,7 @@ func (p *Pool) tryMove(ctx context.Context, k onpath.Key, from, to string) (onpa
 		return onpath.Quote{}, err
 	}
 	p.takeUp()
-	now, e := p.clock(), p.entries[k]
+	now, e := p.clock(), p.rows.entries[k]
 	if e == nil || !e.obj.Status.State.Live() {
 		return onpath.Quote{}, onpath.Errorf(onpath.CodeNotFound, "it does not run")
 	}
@@ -254,26 +250,26 @@ func (p *Pool) tryMove(ctx context.Context, k onpath.Key, from, to string) (onpa
 	}
 	slots := booked(st.Slots, now, calendar.Forever, 1)
 	if to != "" {
-		if _, cl, _ := p.cal.Room(to); cl != st.Cloudlet {
+		if _, cl, _ := p.promises.cal.Room(to); cl != st.Cloudlet {
 			return onpath.Quote{}, onpath.Errorf(onpath.CodeInvalid,
 				"cloudlet %s, where the reservation is, has no node %s", st.Cloudlet, to)
 		}
-		if !p.cal.Fits(to, slots) {
-			at, lack := p.cal.Lack(to, slots)
+		if !p.promises.cal.Fits(to, slots) {
+			at, lack := p.promises.cal.Lack(to, slots)
 			return onpath.Quote{}, onpath.Errorf(onpath.CodeNoCapacity, "node %s lacks %s at %s", to, parts(lack), text(at))
 		}
 	}
-	d := p.moving(m, from, now)
+	d := p.admission().moveAway(m, from, now)
 	if d == nil {
 		return onpath.Quote{}, onpath.Errorf(onpath.CodeNoCapacity, "no other node of cloudlet %s has room for it", st.Cloudlet)
 	}
 	if to != "" && d.obj.Status.Places[i].Node != to {
-		p.leave(d.obj)
+		p.promises.freePlaces(d.obj)
 		d.obj.Status.Places[i].Node, d.asks = to, []string{to}
 		d.obj.Status.Steps = slices.Clone(st.Steps)
 		d.obj.Status.Step(st.State, now, fmt.Sprintf("moves from node %s to node %s", from, to))
 		d.quote = quoteOf(d, st.State)
-		p.enter(d.obj)
+		p.promises.bookPlaces(d.obj)
 	}
 	if err := p.confirm(ctx, []*decision{d}); err != nil {
 		return onpath.Quote{}, err
@@ -285,9 +281,9 @@ func (p *Pool) tryMove(ctx context.Context, k onpath.Key, from, to string) (onpa
 // growth that waits for them begin.
 func (p *Pool) finishMoves(ctx context.Context) {
 	now := p.clock()
-	for _, k := range sortedKeysOf(p.leaving) {
-		e := p.entries[k]
-		if e == nil || p.pending[k] != nil || p.o.Use == nil {
+	for _, k := range sortedKeysOf(p.rows.leaving) {
+		e := p.rows.entries[k]
+		if e == nil || p.rows.pending[k] != nil || p.o.Use == nil {
 			continue
 		}
 		use := p.o.Use(k)
@@ -303,15 +299,15 @@ func (p *Pool) finishMoves(ctx context.Context) {
 			if e.obj.Status.Holds.Equal(x.LeavingUntil) {
 				d.advance(now)
 			}
-			grows = append(grows, p.waiting(x.Leaving, x.LeavingUntil, k, now)...)
+			grows = append(grows, p.admission().findWaiting(x.Leaving, x.LeavingUntil, k, now)...)
 			x.Leaving, x.LeavingUntil = "", time.Time{}
 		}
 		if !left {
 			continue
 		}
-		p.swap(d)
+		p.admission().holdDecision(d)
 		for _, g := range grows {
-			p.swap(g)
+			p.admission().holdDecision(g)
 		}
 		d.moved = grows
 		if err := p.commit(ctx, joining{held: []*decision{d}}); err != nil {
@@ -320,13 +316,13 @@ func (p *Pool) finishMoves(ctx context.Context) {
 	}
 }
 
-// waiting are the decisions that reservations on a node grow now, that would at a later
+// findWaiting are the decisions that reservations on a node grow now, that would at a later
 // time.
-func (p *Pool) waiting(node string, until time.Time, but onpath.Key, now time.Time) []*decision {
+func (a admission) findWaiting(node string, until time.Time, but onpath.Key, now time.Time) []*decision {
 	var out []*decision
-	for k, e := range p.entries {
+	for k, e := range a.rows.entries {
 		st := &e.obj.Status
-		if k == but || p.pending[k] != nil || !st.State.Live() || !st.Holds.Equal(until) || !slices.ContainsFunc(st.Places,
+		if k == but || a.rows.pending[k] != nil || !st.State.Live() || !st.Holds.Equal(until) || !slices.ContainsFunc(st.Places,
 			func(x onpath.ReservedPlace) bool { return x.Node == node }) {
 			continue
 		}

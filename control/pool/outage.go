@@ -26,8 +26,8 @@ const (
 	ends                // as moves; without room it is given up
 )
 
-// fateOf judges one place by its node.
-func (p *Pool) fateOf(x *onpath.ReservedPlace, begun bool, now time.Time) fate {
+// fateOfPlace judges one place by its node.
+func (p *promises) fateOfPlace(x *onpath.ReservedPlace, begun bool, now time.Time) fate {
 	n, known := p.nodes[x.Node]
 	switch {
 	case !known && !p.observed, known && n.NoReport && !n.Gone:
@@ -54,7 +54,7 @@ const together = 5 * time.Minute
 // silentTogether reports whether more than half of a node's cloudlet, or of all nodes, fell
 // silent with it: that is a network that is cut, or a server that stood still, and no
 // machine's death. Nodes that were silent long before say nothing.
-func (p *Pool) silentTogether(n Node) bool {
+func (p *promises) silentTogether(n Node) bool {
 	var here, hereGone, all, allGone int
 	for _, o := range p.nodes {
 		if o.removed || o.Gone && o.Since.Sub(n.Since).Abs() > together || o.NoReport && o.Name != n.Name {
@@ -76,16 +76,16 @@ func (p *Pool) silentTogether(n Node) bool {
 // were interrupted.
 func (p *Pool) tendOutages(ctx context.Context) {
 	now, gone := p.clock(), false
-	for _, n := range p.nodes {
-		gone = gone || n.Gone && p.cal.Peak(n.Name, now, calendar.Forever) != (onpath.Resources{})
+	for _, n := range p.promises.nodes {
+		gone = gone || n.Gone && p.promises.cal.Peak(n.Name, now, calendar.Forever) != (onpath.Resources{})
 	}
-	if !gone && len(p.lost) == 0 {
+	if !gone && len(p.rows.lost) == 0 {
 		return
 	}
 	concerned := map[onpath.Key]*entry{}
-	for k, e := range p.entries {
-		if e.obj.Status.State.Live() && p.pending[k] == nil && (p.lost[k] || slices.ContainsFunc(e.obj.Status.Places,
-			func(x onpath.ReservedPlace) bool { return p.nodes[x.Node].Gone })) {
+	for k, e := range p.rows.entries {
+		if e.obj.Status.State.Live() && p.rows.pending[k] == nil && (p.rows.lost[k] || slices.ContainsFunc(e.obj.Status.Places,
+			func(x onpath.ReservedPlace) bool { return p.promises.nodes[x.Node].Gone })) {
 			concerned[k] = e
 		}
 	}
@@ -107,7 +107,7 @@ func (p *Pool) tend(ctx context.Context, e *entry, now time.Time) error {
 	var given []int // places that are given up
 	for i := range st.Places {
 		x := &st.Places[i]
-		n := p.nodes[x.Node]
+		n := p.promises.nodes[x.Node]
 		lost := x.Lost
 		if lost.IsZero() && begun {
 			lost = latest(latest(n.Since, st.Begin()), x.Credited)
@@ -115,11 +115,11 @@ func (p *Pool) tend(ctx context.Context, e *entry, now time.Time) error {
 				lost = now // nobody knows the node
 			}
 		}
-		f := p.fateOf(x, begun, now)
+		f := p.promises.fateOfPlace(x, begun, now)
 		if f == moves || f == ends {
-			if to := p.cal.Place(st.Cloudlet, slots, 1, false); to != nil {
+			if to := p.promises.cal.Place(st.Cloudlet, slots, 1, false); to != nil {
 				b := calendar.Booking{Node: to[0], Slots: slots}
-				p.cal.Book(b)
+				p.promises.cal.Book(b)
 				tried = append(tried, b)
 				d.creditPlace(lost, now)
 				words = append(words, fmt.Sprintf("node %s is gone: moved to node %s", x.Node, to[0]))
@@ -144,26 +144,26 @@ func (p *Pool) tend(ctx context.Context, e *entry, now time.Time) error {
 		}
 	}
 	for _, b := range tried {
-		p.cal.Free(b)
+		p.promises.cal.Free(b)
 	}
 	switch {
 	case len(given) == len(st.Places):
 		return p.fail(ctx, d, now, fmt.Sprintf("node %s is gone, and no other of cloudlet %s has room",
 			st.Places[given[0]].Node, st.Cloudlet))
 	case len(given) > 0:
-		words = append(words, p.giveUp(d, given, now))
+		words = append(words, p.admission().giveUpPlaces(d, given, now))
 	case len(words) == 0:
 		return nil
 	}
 	st.Step(stateOf(st, now), now, strings.Join(words, "; "))
 	books := map[string]*ledger.Book{}
-	if err := p.reckon(d, now); err != nil {
+	if err := p.accounting.reckonAmounts(d, now); err != nil {
 		return err
 	}
-	if err := p.charge(books, d); err != nil {
+	if err := p.accounting.chargeDecision(books, d); err != nil {
 		return err
 	}
-	p.swap(d)
+	p.admission().holdDecision(d)
 	return p.settleUp(ctx, d, books)
 }
 
@@ -178,9 +178,9 @@ func stateOf(st *onpath.ReservationStatus, now time.Time) onpath.ReservationStat
 	return onpath.ReservationActive
 }
 
-// giveUp has a reservation go on with fewer instances, and credits what is paid for the
+// giveUpPlaces has a reservation go on with fewer instances, and credits what is paid for the
 // others from now on, and since they were lost.
-func (p *Pool) giveUp(d *decision, places []int, now time.Time) string {
+func (a admission) giveUpPlaces(d *decision, places []int, now time.Time) string {
 	st := &d.obj.Status
 	var names []string
 	n := len(st.Places)

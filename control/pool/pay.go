@@ -43,11 +43,11 @@ func (p *priceReader) readPrices(ctx context.Context) (list prices, err error) {
 	return list, nil
 }
 
-// setPrices has decisions be paid by a price list.
-func (p *Pool) setPrices(list prices) {
-	p.prices = list
+// usePrices has decisions be paid by a price list.
+func (ac *accounting) usePrices(list prices) {
+	ac.prices = list
 	if list.spec != nil {
-		p.lists[list.version] = list.spec
+		ac.lists[list.version] = list.spec
 	}
 }
 
@@ -67,9 +67,9 @@ func paidFor(st *onpath.ReservationStatus) []onpath.ReservationSlot {
 	return out
 }
 
-// payFor finds what a decision costs and gives back, from now on. What was promised
+// settlePayments finds what a decision costs and gives back, from now on. What was promised
 // before is still in the calendar, what d promises is not.
-func (p *Pool) payFor(d *decision, now time.Time) error {
+func (a admission) settlePayments(d *decision, now time.Time) error {
 	st := &d.obj.Status
 	var old onpath.ReservationStatus
 	if d.old != nil && d.old.obj.Status.State.Live() {
@@ -83,32 +83,32 @@ func (p *Pool) payFor(d *decision, now time.Time) error {
 	case !old.End().IsZero():
 		st.PaidUntil = old.End() // that is paid
 	}
-	st.Currency = p.currency()
+	st.Currency = a.accounting.currency()
 	for _, x := range differences(paidFor(&old), paidFor(st), len(old.Places), len(st.Places), now) {
 		if x.less != (onpath.Resources{}) {
 			d.giveBack(x, onpath.PostingRefund)
 		}
-		p.chargePart(d, x, now)
+		a.chargePart(d, x, now)
 	}
-	return p.reckon(d, now)
+	return a.accounting.reckonAmounts(d, now)
 }
 
 // chargePart charges what a part has more than before. Without a price list it costs
 // nothing, and is noted as paid.
-func (p *Pool) chargePart(d *decision, x part, now time.Time) {
+func (a admission) chargePart(d *decision, x part, now time.Time) {
 	if x.more == (onpath.Resources{}) {
 		return
 	}
-	list := p.prices.spec
+	list := a.accounting.prices.spec
 	if list == nil {
-		list = p.lists[noList]
+		list = a.accounting.lists[noList]
 	}
 	cl := d.obj.Status.Cloudlet
-	levels := p.tenants.Steps(tenantNode(d.key.Tenant, cl), x.from, x.until)
-	segments := price.Segments(list, x.from, x.until, x.more, p.total(cl), levels)
+	levels := a.promises.tenants.Steps(tenantNode(d.key.Tenant, cl), x.from, x.until)
+	segments := price.Segments(list, x.from, x.until, x.more, a.promises.tenantsTotal(cl), levels)
 	d.postings = append(d.postings, onpath.Posting{Kind: onpath.PostingCharge, Cause: span(x),
-		Prices: p.prices.version, Segments: segments})
-	d.pay = append(d.pay, payment{At: now, Begin: x.from, Prices: p.prices.version, Segments: segments})
+		Prices: a.accounting.prices.version, Segments: segments})
+	d.pay = append(d.pay, payment{At: now, Begin: x.from, Prices: a.accounting.prices.version, Segments: segments})
 }
 
 // noList is the version by which decisions are paid where there is no price list.
@@ -167,8 +167,8 @@ func paidIn(segments []onpath.PaidSegment, x part) (sum onpath.Resources) {
 	return sum
 }
 
-// reckon finds the amounts of a decision's postings.
-func (p *Pool) reckon(d *decision, now time.Time) error {
+// reckonAmounts finds the amounts of a decision's postings.
+func (ac *accounting) reckonAmounts(d *decision, now time.Time) error {
 	all, paid := segmentsOf(d.pay), d.obj.Status.Paid
 	for i := range d.postings {
 		post := &d.postings[i]
@@ -181,7 +181,7 @@ func (p *Pool) reckon(d *decision, now time.Time) error {
 			return e
 		}
 		var err error
-		if post.Amount, err = ledger.Amount(post, p.lists[post.Prices]); err != nil {
+		if post.Amount, err = ledger.Amount(post, ac.lists[post.Prices]); err != nil {
 			return onpath.Errorf(onpath.CodeInvalid, "the price cannot be found: %w", err)
 		}
 		if post.Kind != onpath.PostingCharge {
@@ -218,14 +218,14 @@ func (d *decision) due() (sum onpath.Money) {
 	return sum
 }
 
-// charge enters the decision's postings into the tenant's account: what is given back
+// chargeDecision enters the decision's postings into the tenant's account: what is given back
 // first.
-func (p *Pool) charge(books map[string]*ledger.Book, d *decision) error {
+func (ac *accounting) chargeDecision(books map[string]*ledger.Book, d *decision) error {
 	for _, x := range append([]*decision{d}, d.moved...) {
-		name := p.owners.now(x.key.Tenant)
+		name := ac.owners.now(x.key.Tenant)
 		b := books[name]
 		if b == nil {
-			b = p.book(name)
+			b = ac.openBook(name)
 			books[name] = b
 		}
 		st := &x.obj.Status
@@ -257,18 +257,18 @@ func (p *Pool) charge(books map[string]*ledger.Book, d *decision) error {
 	return nil
 }
 
-// book is a copy of the account of a name, with what is decided and not written yet, to add
+// openBook is a copy of the account of a name, with what is decided and not written yet, to add
 // postings to.
-func (p *Pool) book(name string) *ledger.Book {
-	if a, ok := p.spent[name]; ok {
+func (ac *accounting) openBook(name string) *ledger.Book {
+	if a, ok := ac.spent[name]; ok {
 		return &ledger.Book{Account: a}
 	}
-	return &ledger.Book{Account: p.account(name)}
+	return &ledger.Book{Account: ac.findAccount(name)}
 }
 
-// account is the one of a name as it is stored.
-func (p *Pool) account(name string) onpath.Account {
-	if b := p.accounts[name]; b != nil {
+// findAccount is the one of a name as it is stored.
+func (ac *accounting) findAccount(name string) onpath.Account {
+	if b := ac.accounts[name]; b != nil {
 		return b.Account
 	}
 	return onpath.Account{Tenant: name}

@@ -7,16 +7,13 @@ package pool
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/control/ledger"
 	"github.com/onpath/onpath/plan"
 	"github.com/onpath/onpath/plan/calendar"
-	"github.com/onpath/onpath/plan/near"
 )
 
 // Options of a Pool.
@@ -61,51 +58,22 @@ type Pool struct {
 	read      postingReader
 	priceList priceReader
 
-	mu        sync.Mutex
-	cal       *calendar.Calendar
-	tenants   *calendar.Calendar // what each tenant has promised, a "node" for each cloudlet
-	nodes     map[string]Node
-	cloudlets map[string]Cloudlet
-	near      near.Map            // of cloudlets
-	orders    map[string][]string // of cloudlets by distance, from one of them
-	entries   map[onpath.Key]*entry
-	agenda    agenda
-	leaving   map[onpath.Key]bool // reservations with instances that move
-	displaced displaced
-	relief    relief
-	lost      map[onpath.Key]bool     // reservations with instances of which nothing is known
-	observed  bool                    // nodes are known
-	entering  map[string]bool         // references of money that is being entered
-	refused   map[string]time.Time    // when nodes did not confirm
-	accounts  map[string]*ledger.Book // by owners.account; without postings that are not written
-	owners    owners
-	watch     watch
-	bumped    map[string]int64  // versions of the nodes' records
-	billed    map[string]billed // how far instances' meters are paid for, by UID
-	prices    prices
-	lists     map[int64]*onpath.PriceListSpec // price lists by version
-	kept      map[int64]bool                  // versions of those that are in the ledger
-	broken    bool                            // what was written last is not known: everything is read again
-	loads     int                             // how often everything was read: decisions of before are void
-	wake      chan struct{}
+	mu         sync.Mutex // guards what follows
+	promises   promises
+	rows       rows
+	accounting accounting
+	watch      watch
+	bumped     map[string]int64 // versions of the nodes' records
+	broken     bool             // what was written last is not known: everything is read again
+	loads      int              // how often everything was read: decisions of before are void
+	wake       chan struct{}
 
 	// queue are the groups that wait; while writing, the first of them is being written.
 	queue   []*group
 	writing bool
-	pending map[onpath.Key]*group     // by the reservations that they change
-	spent   map[string]onpath.Account // accounts as they will be once the groups are written
 	settled []settling
-	shown   map[onpath.Key]*plan.Reserved // what view.running becomes; nil: it stays
 
-	// view is what others look at while decisions are written.
-	view struct {
-		sync.Mutex
-		running   map[onpath.Key]*plan.Reserved // replaced, not changed
-		promised  map[string]onpath.Resources
-		freed     bool   // less is promised somewhere than the planner was told
-		nodes     []Node // seen last, and not taken up yet
-		cloudlets map[string]Cloudlet
-	}
+	board board // has its own lock
 }
 
 // prices is a price list and its version; nil: all is free.
@@ -185,10 +153,8 @@ func New(o Options) *Pool {
 	if o.Tell == nil {
 		o.Tell = func(onpath.Key, string, string, bool) {}
 	}
-	p := &Pool{o: o, log: o.Log, read: postingReader{o.Store}, priceList: priceReader{store: o.Store},
-		refused: map[string]time.Time{}, displaced: displaced{}, relief: newRelief(),
-		owners: owners{removed: map[string]string{}}, nodes: map[string]Node{},
-		cloudlets: map[string]Cloudlet{}, wake: make(chan struct{}, 1), broken: true}
+	p := &Pool{o: o, log: o.Log, read: postingReader{o.Store}, priceList: priceReader{store: o.Store}, promises: newPromises(),
+		accounting: accounting{log: o.Log, owners: owners{removed: map[string]string{}}}, wake: make(chan struct{}, 1), broken: true}
 	p.watch.boot = o.Boot
 	_ = p.watch.agree(o.Clock())
 	p.forget()
@@ -197,48 +163,32 @@ func New(o Options) *Pool {
 
 // forget leaves what is read from the store empty.
 func (p *Pool) forget() {
-	p.cal, p.tenants = calendar.New(), calendar.New()
-	p.entries, p.agenda, p.leaving = map[onpath.Key]*entry{}, nil, map[onpath.Key]bool{}
-	p.lost, p.entering, p.owners.former = map[onpath.Key]bool{}, map[string]bool{}, map[string][]time.Time{}
-	p.accounts, p.bumped = map[string]*ledger.Book{}, map[string]int64{}
-	p.lists, p.kept = map[int64]*onpath.PriceListSpec{noList: {}}, map[int64]bool{}
-	p.pending, p.spent, p.shown = map[onpath.Key]*group{}, map[string]onpath.Account{}, nil
+	p.promises.cal, p.promises.tenants = calendar.New(), calendar.New()
+	p.rows.clear()
+	p.accounting.clear()
+	p.bumped = map[string]int64{}
 	p.loads++
-	p.prices, p.billed = prices{}, map[string]billed{}
-	p.view.Lock()
-	defer p.view.Unlock()
-	p.view.running, p.view.promised = map[onpath.Key]*plan.Reserved{}, map[string]onpath.Resources{}
+	p.board.clear()
+}
+
+// admission decides by what is known now.
+func (p *Pool) admission() admission {
+	return admission{promises: &p.promises, rows: &p.rows, accounting: &p.accounting, use: p.o.Use, now: p.clock()}
 }
 
 // Running are the reservations that run or soon will, by key, for the planner. The map
 // and what it holds are not changed any more.
-func (p *Pool) Running() map[onpath.Key]*plan.Reserved {
-	p.view.Lock()
-	defer p.view.Unlock()
-	return p.view.running
-}
+func (p *Pool) Running() map[onpath.Key]*plan.Reserved { return p.board.runningNow() }
 
 // Promised is the most that each node has promised from now on, for whoever places
 // instances outside of reservations.
-func (p *Pool) Promised() map[string]onpath.Resources {
-	p.view.Lock()
-	defer p.view.Unlock()
-	return maps.Clone(p.view.promised)
-}
+func (p *Pool) Promised() map[string]onpath.Resources { return p.board.promisedNow() }
 
 // promise notes the most that nodes have promised from now on.
 func (p *Pool) promise(nodes []string) {
 	now := p.o.Clock()
-	p.view.Lock()
-	defer p.view.Unlock()
 	for _, name := range nodes {
-		r, had := p.cal.Peak(name, now, calendar.Forever), p.view.promised[name]
-		p.view.freed = p.view.freed || !r.Fits(had) // others may have found no room
-		if r != (onpath.Resources{}) {
-			p.view.promised[name] = r
-		} else {
-			delete(p.view.promised, name)
-		}
+		p.board.notePromised(name, p.promises.cal.Peak(name, now, calendar.Forever))
 	}
 }
 
@@ -246,74 +196,21 @@ func (p *Pool) promise(nodes []string) {
 func (p *Pool) Exists(k onpath.Key) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.entries[k] != nil
+	return p.rows.entries[k] != nil
 }
 
 // Observe tells of all nodes and cloudlets as they are now. It does not wait for
 // decisions that are being written.
 func (p *Pool) Observe(nodes []Node, cloudlets map[string]Cloudlet) {
-	p.view.Lock()
-	defer p.view.Unlock()
-	p.view.nodes, p.view.cloudlets = nodes, cloudlets
+	p.board.observe(nodes, cloudlets)
 	p.poke()
 }
 
 // takeUp takes up what was observed. Callers hold mu.
 func (p *Pool) takeUp() {
-	p.view.Lock()
-	nodes, cloudlets := p.view.nodes, p.view.cloudlets
-	p.view.nodes, p.view.cloudlets = nil, nil
-	p.view.Unlock()
-	if cloudlets == nil {
-		return
+	if nodes, cloudlets := p.board.takeObserved(); cloudlets != nil {
+		p.promise(p.promises.takeUp(nodes, cloudlets, p.clock()))
 	}
-	p.cloudlets, p.near, p.orders, p.observed = cloudlets, nil, nil, true
-	seen := make(map[string]bool, len(nodes))
-	var fresh []string
-	for _, n := range nodes {
-		seen[n.Name] = true
-		_, known := p.nodes[n.Name]
-		p.nodes[n.Name] = n
-		p.setNode(n)
-		if !known {
-			fresh = append(fresh, n.Name)
-		}
-	}
-	p.promise(fresh)
-	for name, n := range p.nodes {
-		if !seen[name] {
-			if n.Usable, n.Gone, n.removed = false, true, true; n.Since.IsZero() {
-				n.Since = p.clock()
-			}
-			p.nodes[name] = n
-			p.setNode(n)
-		}
-	}
-}
-
-func (p *Pool) setNode(n Node) {
-	room := atLeastNothing(n.Capacity.Sub(shareOf(n.Capacity, p.cloudlets[n.Cloudlet].Share)).Sub(n.Taken))
-	if was, _, _ := p.cal.Room(n.Name); was != room {
-		p.relief.look[n.Name] = true
-	}
-	at, refused := p.refused[n.Name]
-	if refused && p.clock().Sub(at) > refusal {
-		delete(p.refused, n.Name)
-		refused = false
-	}
-	p.cal.SetNode(n.Name, n.Cloudlet, room, n.Usable && !refused)
-}
-
-// refusal is how long a node that did not confirm is passed over.
-const refusal = 5 * time.Second
-
-// shareOf is the operator's share of a node, as the planner counts it.
-func shareOf(capacity onpath.Resources, percent int) onpath.Resources {
-	return capacity.Sub(plan.TenantsPart(capacity, percent))
-}
-
-func atLeastNothing(r onpath.Resources) onpath.Resources {
-	return onpath.Resources{CPU: max(r.CPU, 0), Memory: max(r.Memory, 0), Disk: max(r.Disk, 0), Network: max(r.Network, 0)}
 }
 
 // poke has Run look at what is due.
@@ -322,16 +219,6 @@ func (p *Pool) poke() {
 	case p.wake <- struct{}{}:
 	default:
 	}
-}
-
-// total is what there is in a cloudlet less the operator's share, by which tenants'
-// shares are reckoned.
-func (p *Pool) total(cloudlet string) (sum onpath.Resources) {
-	for _, name := range p.cal.Nodes(cloudlet) {
-		n := p.nodes[name]
-		sum = sum.Add(n.Capacity.Sub(shareOf(n.Capacity, p.cloudlets[cloudlet].Share)))
-	}
-	return sum
 }
 
 // clock is the time as it is written.

@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -56,20 +55,20 @@ func (p *Pool) nodesToRelieve() (list []relieving) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock()
-	for name, n := range p.nodes {
-		r := &p.relief
+	for name, n := range p.promises.nodes {
+		r := &p.promises.relief
 		if !n.Drain && !r.look[name] && !r.over[name] || n.Gone || n.NoReport || p.broken || now.Before(r.after[name]) {
 			continue
 		}
 		delete(r.look, name)
-		leaves := n.Drain && p.cal.Peak(name, now, calendar.Forever) != (onpath.Resources{})
-		if leaves || r.over[name] || len(p.oversold(name, now)) > 0 {
+		leaves := n.Drain && p.promises.cal.Peak(name, now, calendar.Forever) != (onpath.Resources{})
+		if leaves || r.over[name] || len(p.promises.findOversold(name, now)) > 0 {
 			list = append(list, relieving{node: name})
 		}
 	}
 	slices.SortFunc(list, func(a, b relieving) int { return strings.Compare(a.node, b.node) })
 	for i := range list {
-		list[i].reservations = p.reservedOn(list[i].node)
+		list[i].reservations = p.rows.reservedOn(list[i].node)
 	}
 	return list
 }
@@ -78,22 +77,22 @@ func (p *Pool) nodesToRelieve() (list []relieving) {
 func (p *Pool) shallLeave(k onpath.Key, node string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	e, now := p.entries[k], p.clock()
-	if e == nil || p.nodes[node].Drain {
+	e, now := p.rows.entries[k], p.clock()
+	if e == nil || p.promises.nodes[node].Drain {
 		return e != nil
 	}
 	st := &e.obj.Status
 	return (st.Begin().After(now) || now.Sub(confirmedAt(st)) < justConfirmed) &&
-		slices.ContainsFunc(p.oversold(node, now), func(at time.Time) bool { return st.At(at) != nil })
+		slices.ContainsFunc(p.promises.findOversold(node, now), func(at time.Time) bool { return st.At(at) != nil })
 }
 
 // relieved notes how it went, and tells of a node that has less than it has promised once.
 func (p *Pool) relieved(node string, stays bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r, now := &p.relief, p.clock()
-	at := p.oversold(node, now)
-	over := len(at) > 0 && !p.nodes[node].Drain
+	r, now := &p.promises.relief, p.clock()
+	at := p.promises.findOversold(node, now)
+	over := len(at) > 0 && !p.promises.nodes[node].Drain
 	if over && !r.over[node] {
 		p.o.Tell(onpath.Key{Kind: onpath.KindNode, Name: node}, "Oversold", fmt.Sprintf("from %s on it has promised more to "+
 			"reservations than it has; give back what it had (capacity, operatorShare, room that instances outside of reservations "+
@@ -107,8 +106,8 @@ func (p *Pool) relieved(node string, stays bool) {
 	}
 }
 
-// oversold are the instants from which on a node has less than it has promised.
-func (p *Pool) oversold(node string, now time.Time) (at []time.Time) {
+// findOversold are the instants from which on a node has less than it has promised.
+func (p *promises) findOversold(node string, now time.Time) (at []time.Time) {
 	room, _, _ := p.cal.Room(node)
 	if room.Fits(p.cal.Peak(node, now, calendar.Forever)) {
 		return nil
@@ -131,27 +130,9 @@ func confirmedAt(st *onpath.ReservationStatus) (at time.Time) {
 	return at
 }
 
-// reservedOn are the live reservations with instances on a node that do not leave it already,
-// one for each instance, those that begin last first.
-func (p *Pool) reservedOn(node string) []onpath.Key {
-	var out []onpath.Key
-	for k, e := range p.entries {
-		st := &e.obj.Status
-		for _, x := range st.Places {
-			if x.Node == node && x.Leaving == "" && st.State.Live() {
-				out = append(out, k)
-			}
-		}
-	}
-	slices.SortFunc(out, func(a, b onpath.Key) int {
-		return cmp.Or(p.entries[b].obj.Status.Begin().Compare(p.entries[a].obj.Status.Begin()), strings.Compare(a.String(), b.String()))
-	})
-	return out
-}
-
 // PromisedTo are the live reservations with instances on a node.
 func (p *Pool) PromisedTo(node string) []onpath.Key {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Compact(p.reservedOn(node))
+	return slices.Compact(p.rows.reservedOn(node))
 }

@@ -24,11 +24,8 @@ type Bounds struct {
 	Unreserved onpath.Resources
 }
 
-// admission is what bounds a tenant's reservations as they are admitted.
-type admission struct{ *Pool }
-
 // boundsOf asks for the bounds of all tenants whose reservations are applied.
-func (p admission) boundsOf(ctx context.Context, puts []*onpath.Reservation) (map[string]Bounds, error) {
+func (p *Pool) boundsOf(ctx context.Context, puts []*onpath.Reservation) (map[string]Bounds, error) {
 	out := map[string]Bounds{}
 	for _, r := range puts {
 		k := onpath.KeyOf(r)
@@ -44,28 +41,28 @@ func (p admission) boundsOf(ctx context.Context, puts []*onpath.Reservation) (ma
 	return out, nil
 }
 
-// peakOf is the most that a tenant has reserved at an instant from now on, in all cloudlets
+// reservedBy is the most that a tenant has reserved at an instant from now on, in all cloudlets
 // together, part by part.
-func (p admission) peakOf(tenant string) onpath.Resources {
-	return p.tenants.Peak(tenantNode(tenant, ""), p.clock(), calendar.Forever)
+func (p *promises) reservedBy(tenant string, now time.Time) onpath.Resources {
+	return p.tenants.Peak(tenantNode(tenant, ""), now, calendar.Forever)
 }
 
 // Reserved is the most that a tenant has reserved at an instant from now on.
 func (p *Pool) Reserved(tenant string) onpath.Resources {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return admission{p}.peakOf(tenant)
+	return p.promises.reservedBy(tenant, p.clock())
 }
 
-// withinQuotas has something decided that grows no tenant over its quota.
-func (p admission) withinQuotas(bounds map[string]Bounds, puts []*onpath.Reservation,
+// decideWithinQuotas has something decided that grows no tenant over its quota.
+func (a admission) decideWithinQuotas(bounds map[string]Bounds, puts []*onpath.Reservation,
 	decide func() ([]*decision, error)) ([]*decision, error) {
 	was := map[string]onpath.Resources{}
 	for name, b := range bounds {
-		if p.owners.removed[name] != "" && p.owners.removed[name] == b.UID {
+		if a.accounting.owners.removed[name] != "" && a.accounting.owners.removed[name] == b.UID {
 			return nil, onpath.Errorf(onpath.CodeNotFound, "tenant %s is deleted", name)
 		}
-		was[name] = p.peakOf(name)
+		was[name] = a.promises.reservedBy(name, a.now)
 	}
 	held, err := decide()
 	if err != nil {
@@ -73,8 +70,8 @@ func (p admission) withinQuotas(bounds map[string]Bounds, puts []*onpath.Reserva
 	}
 	for _, r := range puts {
 		k := onpath.KeyOf(r)
-		if err := overQuota(k.Tenant, bounds[k.Tenant], was[k.Tenant], p.peakOf(k.Tenant)); err != nil {
-			p.letGo(held)
+		if err := overQuota(k.Tenant, bounds[k.Tenant], was[k.Tenant], a.promises.reservedBy(k.Tenant, a.now)); err != nil {
+			a.letDecisionsGo(held)
 			return nil, about(k, err)
 		}
 	}
@@ -137,23 +134,20 @@ func (o owners) account(tenant string, at time.Time) string {
 func (o owners) now(tenant string) string { return o.account(tenant, time.Time{}) }
 
 // accountNow is owners.now for who does not hold mu.
-func (p removal) accountNow(tenant string) string {
+func (p *Pool) accountNow(tenant string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.owners.now(tenant)
+	return p.accounting.owners.now(tenant)
 }
-
-// removal is the end of a tenant.
-type removal struct{ *Pool }
 
 // CheckRemoval refuses to let a tenant go that has live reservations or money.
 func (p *Pool) CheckRemoval(tenant string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return removal{p}.check(tenant)
+	return p.check(tenant)
 }
 
-func (p removal) check(tenant string) error {
+func (p *Pool) check(tenant string) error {
 	k := onpath.Key{Kind: onpath.KindTenant, Name: tenant}
 	if p.broken {
 		return about(k, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its reservations"))
@@ -161,7 +155,7 @@ func (p removal) check(tenant string) error {
 	if err := p.Held(); err != nil {
 		return about(k, err)
 	}
-	if live := p.ofTenant(tenant, true); len(live) > 0 {
+	if live := p.rows.ofTenant(tenant, true); len(live) > 0 {
 		var names []string
 		for _, x := range live {
 			names = append(names, x.String())
@@ -170,7 +164,7 @@ func (p removal) check(tenant string) error {
 		e.Remedy = "cancel them first (onpath delete reservation), which gives back what is paid for the rest of their time"
 		return about(k, e)
 	}
-	switch balance := p.account(p.owners.now(tenant)).Balance; {
+	switch balance := p.accounting.findAccount(p.accounting.owners.now(tenant)).Balance; {
 	case balance > 0:
 		e := onpath.Errorf(onpath.CodeInvalid, "its account has %s", balance)
 		e.Remedy = fmt.Sprintf("pay it out first: onpath account payout %s %s --reference TRANSFER", tenant, balance)
@@ -184,16 +178,6 @@ func (p removal) check(tenant string) error {
 	return nil
 }
 
-// ofTenant are the reservations of a tenant that are live, or that are not.
-func (p removal) ofTenant(tenant string, live bool) (out []onpath.Key) {
-	for _, k := range sortedKeysOf(p.entries) {
-		if k.Tenant == tenant && p.entries[k].obj.Status.State.Live() == live {
-			out = append(out, k)
-		}
-	}
-	return out
-}
-
 // RemoveTenant readies the removal of a tenant: its reservations that are over go, its
 // account is closed by the records that are to be written with the removal, and nothing is
 // admitted for it until done is told by which revision; 0: nobody knows that it is written.
@@ -204,51 +188,51 @@ func (p *Pool) RemoveTenant(ctx context.Context, t *onpath.Tenant) (records []on
 	for n := len(p.queue); n > 0; n = len(p.queue) { // nothing of it is under way
 		_ = p.await(p.queue[n-1])
 	}
-	if err := (removal{p}).check(name); err != nil {
+	if err := p.check(name); err != nil {
 		return nil, nil, err
 	}
-	was := p.owners.removed[name]
-	p.owners.removed[name] = t.Metadata.UID
+	was := p.accounting.owners.removed[name]
+	p.accounting.owners.removed[name] = t.Metadata.UID
 	now := p.clock()
 	done = func(revision int64) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if revision == 0 { // all is read again
-			p.owners.removed[name], p.broken = was, true
+			p.accounting.owners.removed[name], p.broken = was, true
 			p.poke()
 			return
 		}
-		if b := p.accounts[p.owners.now(name)]; b != nil {
+		if b := p.accounting.accounts[p.accounting.owners.now(name)]; b != nil {
 			b.Version = revision
 		}
-		p.owners.former[name] = append(p.owners.former[name], now)
+		p.accounting.owners.former[name] = append(p.accounting.owners.former[name], now)
 	}
-	for part := range slices.Chunk(removal{p}.ofTenant(name, false), atOnce) {
-		held, err := p.decideAll(nil, part)
+	for part := range slices.Chunk(p.rows.ofTenant(name, false), atOnce) {
+		held, err := p.admission().decideAll(nil, part)
 		if err == nil {
 			err = p.commit(ctx, joining{held: held})
 		}
 		if err != nil {
-			p.owners.removed[name] = was
+			p.accounting.owners.removed[name] = was
 			return nil, nil, err
 		}
 	}
-	records, err = removal{p}.closing(name, now)
+	records, err = p.accounting.closingRecords(name, now)
 	if err != nil {
-		p.owners.removed[name] = was
+		p.accounting.owners.removed[name] = was
 	}
 	return records, done, err
 }
 
-// closing are the records that close a tenant's account. That of the account itself is
+// closingRecords are the records that close a tenant's account. That of the account itself is
 // written as it is, so that nobody enters something meanwhile.
-func (p removal) closing(tenant string, now time.Time) ([]onpath.Record, error) {
-	v, err := json.Marshal(append(slices.Clip(p.owners.former[tenant]), now))
+func (ac *accounting) closingRecords(tenant string, now time.Time) ([]onpath.Record, error) {
+	v, err := json.Marshal(append(slices.Clip(ac.owners.former[tenant]), now))
 	if err != nil {
 		return nil, err
 	}
 	records := []onpath.Record{{Path: tenantsFormer + tenant, Value: v, Version: onpath.AnyVersion}}
-	b := p.accounts[p.owners.now(tenant)]
+	b := ac.accounts[ac.owners.now(tenant)]
 	if b == nil {
 		return records, nil
 	}
@@ -257,11 +241,11 @@ func (p removal) closing(tenant string, now time.Time) ([]onpath.Record, error) 
 }
 
 // loadFormer reads when tenants were deleted.
-func (p removal) loadFormer(ctx context.Context) error {
+func (p *Pool) loadFormer(ctx context.Context) error {
 	return p.read.records(ctx, tenantsFormer, func(r onpath.Record, name string) error {
 		var list []time.Time
 		err := json.Unmarshal(r.Value, &list)
-		p.owners.former[name] = list
+		p.accounting.owners.former[name] = list
 		return err
 	})
 }

@@ -55,8 +55,8 @@ func (p *Pool) Bill(ctx context.Context, node string, meters []onpath.Meter, pla
 	if err := p.Held(); err != nil {
 		return nil, err
 	}
-	p.setPrices(list)
-	meters, gone = p.believed(node, meters, placed)
+	p.accounting.usePrices(list)
+	meters, gone = p.accounting.believedMeters(node, meters, placed)
 	for part := range slices.Chunk(meters, atOnce) {
 		if err := p.bill(ctx, node, part); err != nil {
 			return gone, err
@@ -70,14 +70,14 @@ func (p *Pool) Bill(ctx context.Context, node string, meters []onpath.Meter, pla
 	return gone, nil
 }
 
-// believed are a node's meters, each once, with what the server knows of their instances, and
+// believedMeters are a node's meters, each once, with what the server knows of their instances, and
 // the UIDs of those that are gone and none of its.
-func (p *Pool) believed(node string, meters []onpath.Meter, placed map[string]Placed) (out []onpath.Meter, others []string) {
+func (ac *accounting) believedMeters(node string, meters []onpath.Meter, placed map[string]Placed) (out []onpath.Meter, others []string) {
 	seen := map[string]bool{}
 	for _, m := range meters {
 		of, ok := placed[m.UID]
 		if !ok {
-			of = p.billed[m.UID].Of
+			of = ac.billed[m.UID].Of
 		}
 		switch {
 		case seen[m.UID]:
@@ -88,7 +88,7 @@ func (p *Pool) believed(node string, meters []onpath.Meter, placed map[string]Pl
 			}
 			out = append(out, m)
 		default:
-			p.log.Warn("a node meters an instance that it has not, as far as is known: nobody pays for that", "node", node, "uid", m.UID)
+			ac.log.Warn("a node meters an instance that it has not, as far as is known: nobody pays for that", "node", node, "uid", m.UID)
 			if m.Gone {
 				others = append(others, m.UID)
 			}
@@ -102,30 +102,30 @@ func (p *Pool) bill(ctx context.Context, node string, meters []onpath.Meter) err
 	now := p.clock()
 	books, next := map[string]*ledger.Book{}, map[string]billed{}
 	for _, m := range meters {
-		was := p.billed[m.UID]
+		was := p.accounting.billed[m.UID]
 		if was.CPU == m.CPU && was.Bytes == m.Bytes && was.Of.Node == node {
 			continue
 		}
 		of := Placed{Node: node, Tenant: m.Tenant, Instance: m.Instance, Reservation: m.Reservation, Created: m.Began}
 		next[m.UID] = billed{At: now, CPU: max(m.CPU, 0), Bytes: m.Bytes, Of: of, version: was.version}
-		if p.prices.spec == nil || m.CPU < was.CPU || m.Bytes < was.Bytes { // a node made anew begins anew
+		if p.accounting.prices.spec == nil || m.CPU < was.CPU || m.Bytes < was.Bytes { // a node made anew begins anew
 			continue
 		}
-		name := p.owners.account(m.Tenant, m.Began) // of the tenant that had it, though another has the name now
+		name := p.accounting.owners.account(m.Tenant, m.Began) // of the tenant that had it, though another has the name now
 		if books[name] == nil {
-			books[name] = p.book(name)
+			books[name] = p.accounting.openBook(name)
 		}
-		if err := p.chargeUse(books[name], &m, was, now); err != nil { // others' use is billed all the same
+		if err := p.accounting.chargeUse(books[name], &m, was, now); err != nil { // others' use is billed all the same
 			p.log.Error("what an instance used is not billed", "tenant", m.Tenant, "instance", m.Instance, "err", err)
 		}
 	}
 	if len(next) == 0 {
 		return nil
 	}
-	j := joining{books: books, priced: len(books) > 0, list: p.prices.version, written: func(revision int64) {
+	j := joining{books: books, priced: len(books) > 0, list: p.accounting.prices.version, written: func(revision int64) {
 		for uid, x := range next {
 			x.version = revision
-			p.billed[uid] = x
+			p.accounting.billed[uid] = x
 		}
 	}}
 	for _, uid := range sortedKeys(next) {
@@ -138,20 +138,20 @@ func (p *Pool) bill(ctx context.Context, node string, meters []onpath.Meter) err
 	return p.commit(ctx, j)
 }
 
-func (p *Pool) chargeUse(b *ledger.Book, m *onpath.Meter, was billed, now time.Time) error {
+func (ac *accounting) chargeUse(b *ledger.Book, m *onpath.Meter, was billed, now time.Time) error {
 	from := was.At
 	if from.IsZero() {
 		from = m.Began
 	}
 	x := onpath.Posting{Kind: onpath.PostingUse, Cause: fmt.Sprintf("use of instance %s", m.Instance),
-		Reservation: m.Reservation, Instance: m.Instance, Prices: p.prices.version,
+		Reservation: m.Reservation, Instance: m.Instance, Prices: ac.prices.version,
 		From: from, Until: now, CPU: m.CPU - was.CPU, Bytes: m.Bytes - was.Bytes}
 	if !plausible(&x) {
 		return onpath.Errorf(onpath.CodeInvalid, "instance %s is said to have used %s of processor time and %d bytes since %s",
 			m.Instance, x.CPU, x.Bytes, text(from))
 	}
 	var err error
-	if x.Amount, err = ledger.Amount(&x, p.prices.spec); err != nil {
+	if x.Amount, err = ledger.Amount(&x, ac.prices.spec); err != nil {
 		return onpath.Errorf(onpath.CodeInvalid, "the use of instance %s cannot be billed: %w", m.Instance, err)
 	}
 	return b.Add(now, x)
@@ -172,15 +172,15 @@ func plausible(x *onpath.Posting) bool {
 func (p *Pool) Forget(ctx context.Context, node string, uids []string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	uids = slices.DeleteFunc(slices.Clone(uids), func(uid string) bool { return p.billed[uid].Of.Node != node })
+	uids = slices.DeleteFunc(slices.Clone(uids), func(uid string) bool { return p.accounting.billed[uid].Of.Node != node })
 	for part := range slices.Chunk(uids, atOnce) {
 		j := joining{written: func(int64) {
 			for _, uid := range part {
-				delete(p.billed, uid)
+				delete(p.accounting.billed, uid)
 			}
 		}}
 		for _, uid := range part {
-			if p.billed[uid].version != 0 {
+			if p.accounting.billed[uid].version != 0 {
 				j.records = append(j.records, onpath.Record{Path: meterPath + uid, Version: onpath.AnyVersion, Delete: true})
 			}
 		}
@@ -196,7 +196,7 @@ func (p *Pool) loadBilled(ctx context.Context) error {
 	return p.read.records(ctx, meterPath, func(r onpath.Record, uid string) error {
 		x := billed{version: r.Version}
 		err := json.Unmarshal(r.Value, &x)
-		p.billed[uid] = x
+		p.accounting.billed[uid] = x
 		return err
 	})
 }

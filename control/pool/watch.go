@@ -55,7 +55,7 @@ func (w *watch) news() bool {
 func (p *Pool) Held() error { return p.watch.agree(p.o.Clock()) }
 
 // holdsStill reports whether the clock cannot be believed, and tells of that once.
-func (p admission) holdsStill() bool {
+func (p *Pool) holdsStill() bool {
 	err := p.Held()
 	if err != nil && p.watch.news() {
 		p.log.Error("the agenda of reservations waits", "err", err)

@@ -13,13 +13,13 @@ import (
 	"github.com/onpath/onpath/plan/calendar"
 )
 
-// enter books what a reservation promises.
-func (p *Pool) enter(r *onpath.Reservation) { p.each(r, p.cal.Book, p.tenants.Book) }
+// bookPlaces books what a reservation promises.
+func (p *promises) bookPlaces(r *onpath.Reservation) { p.eachBooking(r, p.cal.Book, p.tenants.Book) }
 
-// leave frees what enter booked.
-func (p *Pool) leave(r *onpath.Reservation) { p.each(r, p.cal.Free, p.tenants.Free) }
+// freePlaces frees what enter booked.
+func (p *promises) freePlaces(r *onpath.Reservation) { p.eachBooking(r, p.cal.Free, p.tenants.Free) }
 
-func (p *Pool) each(r *onpath.Reservation, node, tenant func(calendar.Booking)) {
+func (p *promises) eachBooking(r *onpath.Reservation, node, tenant func(calendar.Booking)) {
 	st := &r.Status
 	if !st.State.Live() {
 		return
@@ -40,27 +40,27 @@ func (p *Pool) each(r *onpath.Reservation, node, tenant func(calendar.Booking)) 
 	}
 }
 
-// swap holds what d decides in the calendar, instead of what was promised before.
-func (p *Pool) swap(d *decision) {
+// holdDecision holds what d decides in the calendar, instead of what was promised before.
+func (a admission) holdDecision(d *decision) {
 	if d.old != nil {
-		p.leave(d.old.obj)
+		a.promises.freePlaces(d.old.obj)
 	}
-	p.enter(d.obj)
+	a.promises.bookPlaces(d.obj)
 }
 
-// letGo takes decisions back, the last first.
-func (p *Pool) letGo(held []*decision) {
+// letDecisionsGo takes decisions back, the last first.
+func (a admission) letDecisionsGo(held []*decision) {
 	for i := len(held) - 1; i >= 0; i-- {
 		d := held[i]
 		if d.same || d.gone {
 			continue
 		}
-		p.leave(d.obj)
+		a.promises.freePlaces(d.obj)
 		if d.old != nil {
-			p.enter(d.old.obj)
+			a.promises.bookPlaces(d.old.obj)
 		}
-		p.displaced.takeBack(d)
-		p.letGo(d.moved)
+		a.promises.displaced.takeBack(d)
+		a.letDecisionsGo(d.moved)
 	}
 }
 
@@ -105,7 +105,7 @@ func (p *Pool) batch(g *group) (onpath.Batch, error) {
 			bump[name] = true
 		}
 	}
-	if err := p.batchBooks(g, &b); err != nil {
+	if err := p.accounting.bookRecords(g, &b); err != nil {
 		return b, err
 	}
 	for _, name := range sortedKeys(bump) {
@@ -114,13 +114,13 @@ func (p *Pool) batch(g *group) (onpath.Batch, error) {
 	return b, nil
 }
 
-// batchBooks adds a group's postings, and the price lists by which they were found.
-func (p *Pool) batchBooks(g *group, b *onpath.Batch) error {
+// bookRecords adds a group's postings, and the price lists by which they were found.
+func (ac *accounting) bookRecords(g *group, b *onpath.Batch) error {
 	lists := map[int64]bool{}
 	for _, tenant := range sortedKeys(g.books) {
 		book := g.books[tenant]
-		if book.Version = 0; p.accounts[tenant] != nil {
-			book.Version = p.accounts[tenant].Version
+		if book.Version = 0; ac.accounts[tenant] != nil {
+			book.Version = ac.accounts[tenant].Version
 		}
 		records, err := book.Records()
 		if err != nil {
@@ -128,14 +128,14 @@ func (p *Pool) batchBooks(g *group, b *onpath.Batch) error {
 		}
 		b.Records = append(b.Records, records...)
 		for _, x := range book.Added() {
-			lists[x.Prices] = x.Prices != 0 && !p.kept[x.Prices]
+			lists[x.Prices] = x.Prices != 0 && !ac.kept[x.Prices]
 		}
 	}
 	for version, wanted := range lists {
 		if !wanted {
 			continue
 		}
-		list, err := json.Marshal(p.lists[version])
+		list, err := json.Marshal(ac.lists[version])
 		if err != nil {
 			return err
 		}

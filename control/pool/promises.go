@@ -1,0 +1,111 @@
+package pool
+
+import (
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan"
+	"github.com/onpath/onpath/plan/calendar"
+	"github.com/onpath/onpath/plan/near"
+)
+
+// promises are what nodes and tenants have promised over time, and what is known of nodes and
+// cloudlets.
+type promises struct {
+	cal       *calendar.Calendar
+	tenants   *calendar.Calendar // what each tenant has promised, a "node" for each cloudlet
+	nodes     map[string]Node
+	cloudlets map[string]Cloudlet
+	near      near.Map             // of cloudlets
+	orders    map[string][]string  // of cloudlets by distance, from one of them
+	observed  bool                 // nodes are known
+	refused   map[string]time.Time // when nodes did not confirm
+	displaced displaced
+	relief    relief
+}
+
+func newPromises() promises {
+	return promises{cal: calendar.New(), tenants: calendar.New(), nodes: map[string]Node{}, cloudlets: map[string]Cloudlet{},
+		refused: map[string]time.Time{}, displaced: displaced{}, relief: newRelief()}
+}
+
+// takeUp takes up what is known of nodes and cloudlets, and names the nodes that are new.
+func (p *promises) takeUp(nodes []Node, cloudlets map[string]Cloudlet, now time.Time) (fresh []string) {
+	p.cloudlets, p.near, p.orders, p.observed = cloudlets, nil, nil, true
+	seen := make(map[string]bool, len(nodes))
+	for _, n := range nodes {
+		seen[n.Name] = true
+		if _, known := p.nodes[n.Name]; !known {
+			fresh = append(fresh, n.Name)
+		}
+		p.nodes[n.Name] = n
+		p.setRoom(n, now)
+	}
+	for name, n := range p.nodes {
+		if !seen[name] {
+			if n.Usable, n.Gone, n.removed = false, true, true; n.Since.IsZero() {
+				n.Since = now
+			}
+			p.nodes[name] = n
+			p.setRoom(n, now)
+		}
+	}
+	return fresh
+}
+
+// setRoom has what is known of a node say what may be promised of it.
+func (p *promises) setRoom(n Node, now time.Time) {
+	room := atLeastNothing(n.Capacity.Sub(shareOf(n.Capacity, p.cloudlets[n.Cloudlet].Share)).Sub(n.Taken))
+	if was, _, _ := p.cal.Room(n.Name); was != room {
+		p.relief.look[n.Name] = true
+	}
+	at, refused := p.refused[n.Name]
+	if refused && now.Sub(at) > refusal {
+		delete(p.refused, n.Name)
+		refused = false
+	}
+	p.cal.SetNode(n.Name, n.Cloudlet, room, n.Usable && !refused)
+}
+
+// refuse passes a node over for a while that did not confirm.
+func (p *promises) refuse(node string, now time.Time) {
+	if n, ok := p.nodes[node]; ok {
+		p.refused[node] = now
+		p.setRoom(n, now)
+	}
+}
+
+// tryRefused has nodes be chosen again that did not confirm a while ago.
+func (p *promises) tryRefused(now time.Time) {
+	for name := range p.refused {
+		p.setRoom(p.nodes[name], now)
+	}
+}
+
+// requestOf is what a node is asked to confirm.
+func (p *promises) requestOf(node string, now time.Time) onpath.PromiseRequest {
+	n := p.nodes[node]
+	return onpath.PromiseRequest{Promised: p.cal.Peak(node, now, calendar.Forever).Add(n.Taken), Declared: n.Declared}
+}
+
+// refusal is how long a node that did not confirm is passed over.
+const refusal = 5 * time.Second
+
+// shareOf is the operator's share of a node, as the planner counts it.
+func shareOf(capacity onpath.Resources, percent int) onpath.Resources {
+	return capacity.Sub(plan.TenantsPart(capacity, percent))
+}
+
+func atLeastNothing(r onpath.Resources) onpath.Resources {
+	return onpath.Resources{CPU: max(r.CPU, 0), Memory: max(r.Memory, 0), Disk: max(r.Disk, 0), Network: max(r.Network, 0)}
+}
+
+// tenantsTotal is what there is in a cloudlet less the operator's share, by which tenants'
+// shares are reckoned.
+func (p *promises) tenantsTotal(cloudlet string) (sum onpath.Resources) {
+	for _, name := range p.cal.Nodes(cloudlet) {
+		n := p.nodes[name]
+		sum = sum.Add(n.Capacity.Sub(shareOf(n.Capacity, p.cloudlets[cloudlet].Share)))
+	}
+	return sum
+}

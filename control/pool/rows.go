@@ -1,0 +1,77 @@
+package pool
+
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// rows are the reservations that are stored, and what is to be done of them when.
+type rows struct {
+	entries map[onpath.Key]*entry
+	agenda  agenda
+	leaving map[onpath.Key]bool   // with instances that move
+	lost    map[onpath.Key]bool   // with instances of which nothing is known
+	pending map[onpath.Key]*group // by the reservations that groups change
+}
+
+// clear leaves them empty.
+func (r *rows) clear() {
+	*r = rows{entries: map[onpath.Key]*entry{}, leaving: map[onpath.Key]bool{}, lost: map[onpath.Key]bool{},
+		pending: map[onpath.Key]*group{}}
+}
+
+// schedule notes when something of a reservation is due next. soon: it runs, or soon will.
+func (r *rows) schedule(e *entry, now time.Time) (soon bool) {
+	k, st := onpath.KeyOf(e.obj), &e.obj.Status
+	r.agenda.drop(e)
+	delete(r.leaving, k)
+	if slices.ContainsFunc(st.Places, func(x onpath.ReservedPlace) bool { return x.Leaving != "" }) {
+		r.leaving[k] = true
+	}
+	delete(r.lost, k)
+	if st.State.Live() && slices.ContainsFunc(st.Places, func(x onpath.ReservedPlace) bool { return !x.Lost.IsZero() }) {
+		r.lost[k] = true
+	}
+	if e.due = nextDue(st, now); !e.due.IsZero() {
+		heap.Push(&r.agenda, e)
+	}
+	return st.State.Live() && !st.Begin().Add(-Soon).After(now)
+}
+
+// reservedOn are the live reservations with instances on a node that do not leave it already,
+// one for each instance, those that begin last first.
+func (r *rows) reservedOn(node string) []onpath.Key {
+	var out []onpath.Key
+	for k, e := range r.entries {
+		st := &e.obj.Status
+		for _, x := range st.Places {
+			if x.Node == node && x.Leaving == "" && st.State.Live() {
+				out = append(out, k)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b onpath.Key) int {
+		return cmp.Or(r.entries[b].obj.Status.Begin().Compare(r.entries[a].obj.Status.Begin()), strings.Compare(a.String(), b.String()))
+	})
+	return out
+}
+
+// ofTenant are the reservations of a tenant that are live, or that are not.
+func (r *rows) ofTenant(tenant string, live bool) (out []onpath.Key) {
+	for _, k := range sortedKeysOf(r.entries) {
+		if k.Tenant == tenant && r.entries[k].obj.Status.State.Live() == live {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// isOvertaken reports whether somebody else changed what d is a change of.
+func (r *rows) isOvertaken(d *decision) bool {
+	return r.entries[d.key] != d.old || r.pending[d.key] != nil || slices.ContainsFunc(d.moved, r.isOvertaken)
+}
