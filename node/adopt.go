@@ -28,6 +28,9 @@ func (a *Agent) adoptAll(ctx context.Context) {
 	for kind, d := range a.drivers {
 		a.adopt(ctx, kind, d.rt)
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.machine.SetRuntime(a.runtimeCondition())
 }
 
 const adoptTimeout = 15 * time.Second
@@ -44,7 +47,7 @@ func (a *Agent) adopt(ctx context.Context, kind onpath.FunctionKind, rt onpath.R
 			rt, opened = nil, false
 		}
 		if c, ok := rt.(onpath.Connecting); ok && opened {
-			c.BeforeConnect(a.connects)
+			c.BeforeConnect(a.exempt.Connects)
 		}
 	}
 	if err == nil {
@@ -59,6 +62,7 @@ func (a *Agent) adopt(ctx context.Context, kind onpath.FunctionKind, rt onpath.R
 		}
 	}
 	d.rt, d.err, d.opened = rt, err, d.opened || opened
+	a.machine.SetRuntime(a.runtimeCondition())
 	for id, p := range found {
 		if in := a.instances[id]; in != nil && in.proc != nil { // asked again; it is supervised already
 			continue
@@ -101,7 +105,7 @@ func (a *Agent) retryRuntimes(ctx context.Context) {
 		}
 		a.sweepAgain(failed)
 		a.wakeAll()
-		base.Kick(a.machine.inspect)
+		a.machine.LookSoon()
 	}
 }
 

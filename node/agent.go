@@ -17,6 +17,7 @@ import (
 	"github.com/onpath/onpath/internal/userns"
 	"github.com/onpath/onpath/node/base"
 	"github.com/onpath/onpath/node/fault"
+	"github.com/onpath/onpath/node/machine"
 	"github.com/onpath/onpath/node/wiring"
 )
 
@@ -96,7 +97,8 @@ type Agent struct {
 	opt      Options
 	detector *detector
 	echo     *echo
-	machine  *machine
+	machine  *machine.Machine
+	exempt   *machine.Exempt
 	faults   *fault.Faults
 	meters   meters
 	prepared map[string]bool // functions that are being made ready or are, by hash
@@ -112,8 +114,6 @@ type Agent struct {
 
 	measuring measuring
 	apply     *applier
-	held      *held
-	guard     *guard
 	count     chan struct{} // a count of flows is
 	retry     chan struct{} // a plan was refused
 	planned   sync.Mutex    // serialises SetPlan
@@ -135,8 +135,6 @@ type Agent struct {
 	swept       bool
 	sweeping    map[string]chan struct{}     // leftovers on their way out, by id
 	paths       map[onpath.PathID]*pathCount // live flow entries of ended paths, by the last count
-	control     []netip.AddrPort             // the server's
-	connected   []netip.AddrPort             // where images come from, one for each connection
 	notifier    *notifier                    // opened by Run
 	session     atomic.Pointer[Session]      // once there is one
 }
@@ -183,10 +181,11 @@ func New(o Options) (*Agent, error) {
 	a.measuring.netns, a.measuring.log, a.measuring.news = o.NetNS, a.part.Log, func() { base.Kick(a.part.ReportDue) }
 	a.wirer = wiring.Wirer{Node: o.Name, NetNS: o.NetNS, Dir: a.part.Dir, Log: a.part.Log,
 		Users: sync.OnceValue(func() error { return userns.Possible(string(a.part.Dir)) })}
-	a.apply, a.held, a.guard = newApplier(a), newHeld(a.part.Dir), &guard{netNS: o.NetNS}
-	a.detector = newDetector(a.part, func() { a.apply.kick(false) })
+	a.apply = newApplier(a)
+	a.detector = newDetector(a.part, func() { a.apply.Kick(false) })
 	a.echo, a.faults = &echo{part: a.part, detector: a.detector}, fault.New(a.part, o.FaultKeeper)
-	a.machine = newMachine(a.part, a)
+	a.machine = machine.New(a.part, a.apply.Rounds, machine.Options{Spec: o.Spec, SetForwarding: o.SetForwarding})
+	a.exempt = machine.NewExempt(a.part, a.apply.Rounds, a.machine, a.up)
 	a.leases, a.signal = &leases{a: a, changed: make(chan struct{}, 1), told: newSparing()}, newSignaller(a)
 	a.punts, a.room.of = newPunts(), map[string]int{}
 	a.applyTime = newApplyTime()
@@ -241,19 +240,22 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.adoptAll(ctx)
 	if saved != nil {
 		a.restore(saved)
-		if names := a.held.restore(a.inForce); len(names) > 0 {
-			a.part.Log.Warn("where chains were in force is not known; all uplinks of the plan that was in force stay steered", "uplinks", names)
-		}
+		a.machine.Restore(a.inForce)
+		a.machine.Follow(saved.Wanted)
+		a.exempt.Follow(saved.Wanted)
 		a.detector.restore()
 		a.detector.follow(saved.Wanted)
 		a.echo.follow(saved.Wanted)
 		a.measuring.set(saved.Wanted.Measure, saved.Wanted.Datapath.Underlay.Address)
 	}
-	a.machine.look() // knows the saved plan's uplinks before the first configuration
+	a.machine.Look() // knows the saved plan's uplinks before the first configuration
 	a.mu.Lock()
 	a.reconcile()
 	a.mu.Unlock()
-	a.part.Go(a.machine.watch)
+	a.part.Go(a.machine.Watch)
+	a.part.Go(func(ctx context.Context) {
+		each(ctx, a.machine.Gone(), a.wake)
+	})
 	a.part.Go(a.echo.run)
 	a.part.Go(a.detector.run)
 	a.part.Go(a.detector.save)
@@ -269,8 +271,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.part.Go(a.reportLoop)
 	a.awaitWiring(ctx)
 	a.part.Go(a.apply.run)
-	a.apply.kick(true)
-	a.apply.firstRound(ctx)
+	a.apply.Kick(true)
+	a.apply.AwaitFirst(ctx)
 	close(a.up)
 	a.part.Log.Info("agent is up", "state", a.opt.StateDir)
 	if a.opt.Dial != nil {
@@ -336,6 +338,7 @@ func (a *Agent) reconcile() {
 	if a.plan == nil {
 		return
 	}
+	a.apply.Name(&a.joined().Datapath)
 	want := map[string]onpath.InstancePlan{}
 	for _, p := range a.joined().Instances {
 		want[instanceID(a.opt.Name, p)] = p
@@ -373,3 +376,21 @@ func (a *Agent) Health() error {
 	}
 	return nil
 }
+
+// each calls fn with each value of a channel, until ctx ends.
+func each[T any](ctx context.Context, ch <-chan T, fn func(T)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case v := <-ch:
+			fn(v)
+		}
+	}
+}
+
+// SetControl says where the server is, host:port, or at which port of this machine it
+// listens. Whoever connects calls it before each connection: names may come to mean other
+// addresses, and the machine may have got others. It returns when no chain can take the
+// connection any more, or when that takes too long.
+func (a *Agent) SetControl(ctx context.Context, server string) { a.exempt.SetControl(ctx, server) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,20 +13,13 @@ import (
 	"github.com/onpath/onpath/node/wiring"
 )
 
-// applier puts the data path's configuration in force: one Apply at a time, and
-// any number of changes meanwhile make one more.
+// applier puts the data path's configuration in force, when the parts ask for it.
 type applier struct {
-	a    *Agent
-	wake chan struct{}
+	a *Agent
+	*base.Rounds
 
-	mu        sync.Mutex
-	asked     uint64 // changes so far
-	turn      turn
-	force     bool          // apply even an equal configuration (a device is new)
-	roundDone chan struct{} // closed and replaced after each round
-	lastHash  string
+	lastHash  string // of the configuration in force
 	hadConfig bool
-	routes    bool // the configuration in force is at uplinks between which the kernel routes
 
 	forwarding wiring.Forwarding
 
@@ -35,66 +27,7 @@ type applier struct {
 }
 
 func newApplier(a *Agent) *applier {
-	return &applier{a: a, wake: make(chan struct{}, 1), roundDone: make(chan struct{}), forwarding: wiring.Forwarding{Dir: a.part.Dir}}
-}
-
-// kick asks for a round.
-func (p *applier) kick(force bool) uint64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.asked++
-	p.force = p.force || force
-	base.Kick(p.wake)
-	return p.asked
-}
-
-// sync returns when the state at the time of the call is in force.
-func (p *applier) sync(ctx context.Context) error {
-	n := p.kick(false)
-	return p.await(ctx, func(t turn) bool { return t.done >= n })
-}
-
-// firstRound returns after the first attempt, good or bad.
-func (p *applier) firstRound(ctx context.Context) {
-	_ = p.await(ctx, func(t turn) bool { return t.tried })
-}
-
-// awaitIn returns when those of the vports that the plan names are in force.
-func (p *applier) awaitIn(ctx context.Context, ids []onpath.VportID) error {
-	return p.await(ctx, func(t turn) bool {
-		return !slices.ContainsFunc(ids, func(v onpath.VportID) bool { return p.a.namesVport(v) && !t.vports[v] })
-	})
-}
-
-// awaitOut returns when none of the vports is in force.
-func (p *applier) awaitOut(ctx context.Context, ids []onpath.VportID) error {
-	n := p.kick(false)
-	return p.await(ctx, func(t turn) bool {
-		return t.done >= n && !slices.ContainsFunc(ids, func(v onpath.VportID) bool { return t.vports[v] })
-	})
-}
-
-// turn is how far the applier is.
-type turn struct {
-	done   uint64                  // changes that are in force
-	tried  bool                    // a first round is over
-	vports map[onpath.VportID]bool // instance vports in force; replaced, never written
-}
-
-func (p *applier) await(ctx context.Context, ok func(turn) bool) error {
-	for {
-		p.mu.Lock()
-		now, roundDone := p.turn, p.roundDone
-		p.mu.Unlock()
-		if ok(now) { // takes Agent.mu, which comes before ours
-			return nil
-		}
-		select {
-		case <-roundDone:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	return &applier{a: a, Rounds: base.NewRounds(), forwarding: wiring.Forwarding{Dir: a.part.Dir}}
 }
 
 // run applies when asked, and what failed again after a wait, which only further
@@ -110,7 +43,7 @@ func (p *applier) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.wake:
+		case <-p.Wake():
 		case <-retry:
 			again = true
 		}
@@ -131,11 +64,7 @@ func (p *applier) run(ctx context.Context) {
 // round applies once; it reports whether the wanted plan is in force as far as
 // this machine has what it names.
 func (p *applier) round(ctx context.Context) bool {
-	p.mu.Lock()
-	asked, force := p.asked, p.force
-	p.force = false
-	p.mu.Unlock()
-
+	asked, force := p.Begin()
 	want, fallback := p.a.plans()
 	ok, inForce := want == nil, false
 	if want != nil {
@@ -153,16 +82,7 @@ func (p *applier) round(ctx context.Context) bool {
 			}
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if ok || inForce {
-		p.turn.done = max(p.turn.done, asked)
-	} else {
-		p.force = p.force || force
-	}
-	p.turn.tried = true
-	close(p.roundDone)
-	p.roundDone = make(chan struct{})
+	p.End(asked, force, ok || inForce)
 	return ok
 }
 
@@ -180,81 +100,33 @@ func (p *applier) try(ctx context.Context, plan *onpath.NodePlan, c *onpath.Data
 // tryPath is the data path's part of it.
 func (p *applier) tryPath(ctx context.Context, plan *onpath.NodePlan, c *onpath.DatapathConfig, force bool) error {
 	hash := base.Hash(c)
-	p.mu.Lock()
-	same := p.hadConfig && hash == p.lastHash && !force
-	p.mu.Unlock()
-	if same {
+	if p.hadConfig && hash == p.lastHash && !force {
 		return nil
 	}
 	if p.takesAway(c) {
 		p.a.readMeters(ctx, nil) // what was counted at a vport goes with it
 	}
-	before := indexesOf(p.a.opt.NetNS, c.Edge)
+	before := p.a.machine.Devices(c.Edge)
 	begin := time.Now()
 	err := p.a.opt.Datapath.Apply(ctx, c)
 	p.a.applyTime.Observe(time.Since(begin).Seconds())
 	if err != nil {
 		return err
 	}
-	p.hold(plan, c, before)
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.a.machine.Hold(plan, c, before)
 	p.hadConfig, p.lastHash = true, hash
-	routed := p.routes
-	p.routes = c.Edge != nil && slices.ContainsFunc(c.Edge.Uplinks, needsForwarding)
-	if p.routes && !routed {
-		base.Kick(p.a.machine.inspect)
-	}
-	p.turn.vports = map[onpath.VportID]bool{}
-	for _, v := range c.Vports {
-		if v.Kind != onpath.VportRemote {
-			p.turn.vports[v.ID] = true
-		}
-	}
+	p.Applied(c)
 	return nil
-}
-
-// hold notes at which devices the plan is in force now, and has the guard know. A device
-// that was made anew meanwhile counts as none: before are those from before Apply.
-func (p *applier) hold(plan *onpath.NodePlan, c *onpath.DatapathConfig, before map[string]int) {
-	now := indexesOf(p.a.opt.NetNS, c.Edge)
-	for name, index := range now {
-		if before[name] != index {
-			now[name] = 0
-		}
-	}
-	all, err := p.a.held.note(plan, c, now)
-	if err != nil {
-		p.a.part.Log.Error("cannot save at which uplinks chains are in force", "err", err)
-	}
-	if err := p.a.guard.set(guardRulesOf(c, plan.Datapath.Edge, all)); err != nil {
-		p.a.part.Log.Error("what strict chains select cannot be dropped where no program sees it", "err", err)
-		base.Kick(p.a.machine.inspect)
-	}
 }
 
 // takesAway reports whether an instance's vport that is in force is not in c.
 func (p *applier) takesAway(c *onpath.DatapathConfig) bool {
-	for v := range p.inForce() {
+	for v := range p.InForce() {
 		if !slices.ContainsFunc(c.Vports, func(o onpath.Vport) bool { return o.ID == v }) {
 			return true
 		}
 	}
 	return false
-}
-
-// mayForward reports whether what the kernel forwards is steered.
-func (p *applier) mayForward() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.routes
-}
-
-// inForce gives the instance vports in force; callers must not write to it.
-func (p *applier) inForce() map[onpath.VportID]bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.turn.vports
 }
 
 // plans gives the wanted plan, and what to fall back to while it cannot be
@@ -268,25 +140,16 @@ func (a *Agent) plans() (want, fallback *onpath.NodePlan) {
 	return a.plan, fallback
 }
 
-// namesVport reports whether the wanted plan's data path has the instance vport.
-func (a *Agent) namesVport(v onpath.VportID) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.plan != nil && slices.ContainsFunc(a.joined().Datapath.Vports, func(o onpath.Vport) bool {
-		return o.ID == v && o.Kind != onpath.VportRemote
-	})
-}
-
 // config is the plan's data path as this machine can carry it now; missing are vports
 // that it cannot.
 func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing []onpath.VportID) {
-	m := a.machine.current()
+	m := a.machine.Current()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	l := onpath.LocalState{
 		Vports: map[onpath.VportID]onpath.LocalVport{}, RefusedUplinks: map[string]bool{},
 		Leases: a.leases.held,
-		Peers:  a.detector.peerStates(plan.Datapath.Peers), Exempt: exemptions(plan.Datapath.Underlay, m, a.control, a.connected),
+		Peers:  a.detector.peerStates(plan.Datapath.Peers), Exempt: a.exempt.Rules(plan.Datapath.Underlay, m),
 	}
 	named := map[onpath.VportID]bool{}
 	for _, in := range a.instances {
@@ -305,10 +168,10 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 			l.Functions = append(l.Functions, f)
 		}
 	}
-	for name, why := range m.refused {
+	for name, why := range m.Refused {
 		l.RefusedUplinks[name] = why != ""
 	}
-	l.UplinkDevices = m.renamed
+	l.UplinkDevices = m.Renamed
 	return onpath.Effective(plan, &l)
 }
 
@@ -377,6 +240,19 @@ func (a *Agent) routedWirings() map[onpath.VportID]wiring.Wiring {
 		}
 	}
 	return out
+}
+
+// runtimeCondition says how the container runtime is. Callers hold mu.
+func (a *Agent) runtimeCondition() onpath.Condition {
+	c := onpath.Condition{Type: onpath.ConditionRuntime, Status: onpath.True}
+	if d := a.drivers[onpath.ContainerFunction]; d == nil {
+		c.Status, c.Reason = onpath.False, onpath.ReasonRuntimeMissing
+		c.Message = "this node runs no container functions: no container runtime is set up"
+	} else if d.err != nil {
+		c.Status, c.Reason = onpath.False, onpath.ReasonRuntimeDown
+		c.Message = "the container runtime does not answer: " + d.err.Error()
+	}
+	return c
 }
 
 func newApplyTime() prometheus.Histogram {

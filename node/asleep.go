@@ -241,7 +241,7 @@ func (w *supervision) fallAsleep(ctx context.Context, forget func()) {
 	in := w.in
 	in.lieDown(ctx, w.plan.OnDemand.Hold)
 	forget()              // from now on the end of the program closes nothing
-	in.a.apply.kick(true) // and what the kernel has closed until now opens again
+	in.a.apply.Kick(true) // and what the kernel has closed until now opens again
 	in.set(onpath.InstanceReady, lyingDown)
 	in.keepLog(ctx)
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.a.opt.StopGrace+startTimeout)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/fault"
+	"github.com/onpath/onpath/node/machine"
 	"github.com/onpath/onpath/node/wiring"
 )
 
@@ -35,7 +36,7 @@ func (a *Agent) faultOfNode(r onpath.FaultRequest) (*onpath.Fault, error) {
 	if r.Node != a.opt.Name {
 		return nil, onpath.Errorf(onpath.CodeInvalid, "a fault of node %s was asked of node %s", r.Node, a.opt.Name)
 	}
-	spec := a.spec()
+	spec := a.machine.Spec()
 	if r.Kind == onpath.FaultKillNode && len(spec.Uplinks) > 0 {
 		e := onpath.Errorf(onpath.CodeUnsupported, "node %s is a gateway: what comes by its uplinks cannot be cut off on purpose", r.Node)
 		e.Remedy = "inject cut-link, which cuts its tunnels, or take its ports down at the switch; in a lab, kill its host"
@@ -63,7 +64,7 @@ func underlayDevice(netns string, u onpath.Underlay) (string, error) {
 		return "", err
 	}
 	defer h.Close()
-	link, c := underlay(h, u.Address)
+	link, c := machine.Underlay(h, u.Address)
 	if link == nil {
 		return "", onpath.Errorf(onpath.CodeUnavailable, "there is no link to be cut: %s", c.Message)
 	}

@@ -80,7 +80,7 @@ var (
 // fetcher makes one that connects to public addresses, and to those that the operator allows,
 // but never to the machine itself.
 func (l *leases) fetcher() *fetcher {
-	own := l.a.machine.current().addresses
+	own := l.a.machine.Current().Addresses
 	d := net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
 		a, err := netip.ParseAddrPort(address)
 		if err != nil {

@@ -68,7 +68,7 @@ func (in *instance) fill(full onpath.RelayFullness) {
 	was := in.full
 	in.full = full
 	in.a.mu.Unlock()
-	in.a.apply.kick(false)
+	in.a.apply.Kick(false)
 	base.Kick(in.a.part.ReportDue)
 	switch {
 	case full != "" && was == "":

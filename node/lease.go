@@ -87,10 +87,10 @@ func (a *Agent) joined() *onpath.NodePlan {
 
 // ground is what is decided from now.
 func (l *leases) ground() *nslp.Ground {
-	m := l.a.machine.current()
+	m := l.a.machine.Current()
 	l.a.mu.Lock()
 	defer l.a.mu.Unlock()
-	g := &nslp.Ground{Capacity: m.capacity, Leases: l.held, Blocks: l.a.opt.Blocks, Node: l.a.opt.Name}
+	g := &nslp.Ground{Capacity: m.Capacity, Leases: l.held, Blocks: l.a.opt.Blocks, Node: l.a.opt.Name}
 	if p := l.a.plan; p != nil {
 		g.Plan, g.Datapath = p.Leases, &p.Datapath
 	}
@@ -110,7 +110,7 @@ func (l *leases) set(held []onpath.LocalLease) error {
 	l.held = held
 	l.a.reconcile()
 	l.a.mu.Unlock()
-	l.a.apply.kick(false)
+	l.a.apply.Kick(false)
 	base.Kick(l.changed)
 	base.Kick(l.a.part.ReportDue)
 	return nil

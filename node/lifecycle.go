@@ -131,7 +131,7 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 		return nil
 	}
 	in.set(onpath.InstanceStarting, cause{"AwaitingDatapath", "waiting for the data path"})
-	if in.a.apply.awaitIn(ctx, in.rec.Vports) != nil {
+	if in.a.apply.AwaitIn(ctx, in.rec.Vports) != nil {
 		in.discard(m)
 		return nil
 	}
@@ -163,7 +163,7 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 	}
 	if plan.Spec.Inline() {
 		in.process(p)
-		in.a.apply.kick(false) // links it, closed
+		in.a.apply.Kick(false) // links it, closed
 	}
 	in.setStarted(true)
 	in.a.part.TellInstance(plan, false, "Started", "function %s was started", plan.Function) // without a number: repeats are counted
@@ -260,7 +260,7 @@ func (in *instance) turn(ctx context.Context, open bool) {
 	in.open, in.asleep = open, false
 	in.a.mu.Unlock()
 	if open {
-		in.a.apply.kick(true) // the kernel may have closed by itself what the configuration has open
+		in.a.apply.Kick(true) // the kernel may have closed by itself what the configuration has open
 	}
 	in.syncApply(ctx)
 }
@@ -272,7 +272,7 @@ func (in *instance) shut(ctx context.Context) {
 	in.a.mu.Lock()
 	in.open, in.asleep = false, false
 	in.a.mu.Unlock()
-	in.a.apply.kick(false)
+	in.a.apply.Kick(false)
 	in.set(onpath.InstanceFailed, cause{onpath.ReasonProcessEnded, "its process has ended"})
 	in.syncApply(ctx)
 }
@@ -280,7 +280,7 @@ func (in *instance) shut(ctx context.Context) {
 func (in *instance) syncApply(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, applyPatience)
 	defer cancel()
-	if err := in.a.apply.sync(ctx); err != nil && !errors.Is(err, context.Canceled) {
+	if err := in.a.apply.Sync(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		in.a.part.Log.Error("the data path does not take the instance's new state", "instance", in.id, "err", err)
 	}
 }
@@ -335,7 +335,7 @@ func (in *instance) setStarted(yes bool) {
 func (in *instance) teardown(ctx context.Context) {
 	in.set(in.stateNow(), cause{"Stopping", "stopping"})
 	in.a.readMeters(ctx, in)
-	if in.a.apply.awaitOut(ctx, in.rec.Vports) != nil {
+	if in.a.apply.AwaitOut(ctx, in.rec.Vports) != nil {
 		return
 	}
 	var b base.Backoff

@@ -7,6 +7,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/machine"
 )
 
 // judged tries one liveness: a peer that answers or not, rounds that are late or not.
@@ -170,7 +171,7 @@ func TestConfigOfLostPeer(t *testing.T) {
 		{ID: 5, Kind: onpath.VportRemote, Peer: "n2", State: onpath.VportUp}, {ID: 6, Kind: onpath.VportRemote, Peer: "n3", State: onpath.VportUp},
 	}
 	plan.Datapath.Groups = []onpath.Group{{Members: []onpath.Member{{Vport: 5}, {Vport: 6}}}}
-	a := &Agent{part: &base.Part{}, machine: &machine{}, detector: newDetector(nil, nil), leases: &leases{}}
+	a := &Agent{part: &base.Part{}, machine: &machine.Machine{}, detector: newDetector(nil, nil), leases: &leases{}, exempt: &machine.Exempt{}}
 	a.detector.peers[peers[0].Address] = &liveness{ever: true, lost: true}
 	a.detector.peers[peers[1].Address] = &liveness{ever: true, states: map[onpath.VportID]onpath.VportState{6: onpath.VportClosed}}
 	c, _ := a.config(plan)

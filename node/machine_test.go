@@ -17,6 +17,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node"
+	"github.com/onpath/onpath/node/machine"
 )
 
 func (r *running) condition(name string) onpath.Condition {
@@ -43,14 +44,14 @@ func TestUplinksAndForwarding(t *testing.T) {
 	b.spec.Underlay.Address = netip.MustParseAddr("10.255.0.7")
 	b.station("a", "cl0", []string{"10.255.0.7/24"}, []string{"10.255.0.8/24"})
 	r := b.run()
-	if c := r.condition(node.ConditionUnderlay); c.Status != onpath.True || r.Report().UnderlayMTU != 1500 {
+	if c := r.condition(machine.ConditionUnderlay); c.Status != onpath.True || r.Report().UnderlayMTU != 1500 {
 		t.Errorf("underlay: %+v, MTU %d", c, r.Report().UnderlayMTU)
 	}
 	r.plan(uplinkPlan(1, false, "cl0", "later"))
 	b.until("the missing uplink is left out", func() bool { return fmt.Sprint(b.path.uplinks()) == "[up-cl0]" })
 	b.until("and told", func() bool { return r.condition(onpath.ConditionUplink+"up-later").Reason == "DeviceMissing" })
 	b.until("forwarding is off, and told", func() bool {
-		c := r.condition(node.ConditionForwarding)
+		c := r.condition(machine.ConditionForwarding)
 		return c.Status == onpath.False && strings.Contains(c.Message, "net.ipv4.ip_forward=1")
 	})
 	if got := readSysctl(t, b.host, "net.ipv4.ip_forward"); got != "0" {

@@ -16,6 +16,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/base"
 	"github.com/onpath/onpath/node/fault"
+	"github.com/onpath/onpath/node/machine"
 	"github.com/onpath/onpath/node/wiring"
 )
 
@@ -134,11 +135,11 @@ func (f *off) step(found bool, what string, fn func() error) {
 
 // guard removes what closes uplinks.
 func (f *off) guard() {
-	found, err := removeGuard(f.o.NetNS)
-	if _, held := os.Stat(heldFile(f.dir)); held != nil && !found {
+	found, err := machine.RemoveGuard(f.o.NetNS)
+	if _, held := os.Stat(machine.HeldFile(f.dir)); held != nil && !found {
 		return // a kernel without nftables needs none
 	}
-	f.step(found, "the guard of its uplinks (table inet "+guardTable+")", func() error { return err })
+	f.step(found, "the guard of its uplinks (table inet "+machine.GuardTable+")", func() error { return err })
 }
 
 // wires removes devices and namespaces, found by record, by alias and by name.
@@ -184,7 +185,7 @@ func (f *off) folder() {
 	}
 	f.step(true, "the state in "+string(f.dir), func() error {
 		errs := []error{fault.EndAll(f.dir)} // while it is known what they stopped
-		kept := []string{planFile(f.dir), meterFile(f.dir), lostFile(f.dir), heldFile(f.dir),
+		kept := []string{planFile(f.dir), meterFile(f.dir), lostFile(f.dir), machine.HeldFile(f.dir),
 			f.dir.Records(), f.dir.Namespaces(),
 			f.dir.Faults(), f.dir.Identity(), notifyDir(f.dir), f.dir.File("lock")}
 		for _, p := range kept {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/base"
@@ -38,15 +37,15 @@ func (a *Agent) reportLoop(ctx context.Context) {
 
 // Report is the state of everything now.
 func (a *Agent) Report() onpath.NodeReport {
-	inForce, m, leases := a.apply.inForce(), a.machine.current(), a.leases.reports()
+	inForce, m, leases := a.apply.InForce(), a.machine.Current(), a.leases.reports()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := onpath.NodeReport{
 		Node: a.opt.Name, Plan: a.acked, PlanError: a.planProblem(),
-		Version: a.opt.Version, Kernel: m.kernel, Started: a.started,
-		Capacity: m.capacity, UnderlayMTU: m.underlayMTU, UnderlayDevice: m.underlayDevice, NoHostImage: !a.opt.HostImage,
+		Version: a.opt.Version, Kernel: m.Kernel, Started: a.started,
+		Capacity: m.Capacity, UnderlayMTU: m.UnderlayMTU, UnderlayDevice: m.UnderlayDevice, NoHostImage: !a.opt.HostImage,
 		Blocks: a.opt.Blocks, Knows: onpath.Abilities(),
-		Addresses: m.addresses, Conditions: slices.Clone(m.conditions), Paths: a.countedPaths(),
+		Addresses: m.Addresses, Conditions: slices.Clone(m.Conditions), Paths: a.countedPaths(),
 		Unreachable: a.echo.unreachable(), Distances: a.measuring.distances(),
 		Leases: leases,
 	}
@@ -156,17 +155,4 @@ func clonePlan(p *onpath.NodePlan) *onpath.NodePlan {
 		panic("node: copy plan: " + err.Error())
 	}
 	return &out
-}
-
-// keepSince carries the times of unchanged conditions over to the new ones.
-func keepSince(old, now []onpath.Condition, at time.Time) []onpath.Condition {
-	for i := range now {
-		now[i].Since = at
-		for _, o := range old {
-			if o.Type == now[i].Type && o.Status == now[i].Status {
-				now[i].Since = o.Since
-			}
-		}
-	}
-	return now
 }

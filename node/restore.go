@@ -181,7 +181,7 @@ func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 	changed, told := was != in.wired, wasErr == in.wireErr
 	in.a.mu.Unlock()
 	if rewired || changed {
-		in.a.apply.kick(made.Device)
+		in.a.apply.Kick(made.Device)
 	}
 	if !told {
 		base.Kick(in.a.part.ReportDue)
@@ -215,7 +215,7 @@ func (in *instance) namespaceReplacedFor(p onpath.Process) {
 		in.state, in.why, in.since = onpath.InstanceStarting, namespaceReplaced, in.a.part.Clock.Now()
 	}
 	in.a.mu.Unlock()
-	in.a.apply.kick(false)
+	in.a.apply.Kick(false)
 	if in.rec.Ready {
 		in.rec.Ready = false
 		in.persist()

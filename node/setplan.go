@@ -122,15 +122,15 @@ func (a *Agent) setPlan(ctx context.Context, p *onpath.NodePlan, again *refusal)
 	if err := savePlan(a.part.Dir, savedPlan{Node: a.opt.Name, Wanted: p, InForce: inForce}); err != nil {
 		return err
 	}
-	before := a.spec()
 	a.detector.follow(p)
 	a.echo.follow(p)
 	a.mu.Lock()
 	a.plan = p
 	a.planErr, a.refusal = "", nil
 	a.mu.Unlock()
-	if now := a.spec(); len(now.Uplinks) > 0 || base.Hash(before) != base.Hash(now) {
-		a.machine.look() // uplinks are checked before they are attached
+	a.exempt.Follow(p)
+	if a.machine.Follow(p) {
+		a.machine.Look()
 	}
 	a.mu.Lock()
 	a.reconcile()
@@ -141,7 +141,7 @@ func (a *Agent) setPlan(ctx context.Context, p *onpath.NodePlan, again *refusal)
 	}
 	a.prepareAhead(soon)
 	a.part.Log.Info("new plan", "generation", p.Generation, "instances", len(p.Instances), "vports", len(p.Datapath.Vports))
-	a.apply.kick(false)
+	a.apply.Kick(false)
 	base.Kick(a.leases.changed)
 	base.Kick(a.signal.wanted)
 	a.measuring.set(p.Measure, p.Datapath.Underlay.Address)

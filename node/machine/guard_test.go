@@ -1,4 +1,4 @@
-package node
+package machine
 
 import (
 	"maps"
@@ -69,7 +69,7 @@ func TestGuardAtItsBounds(t *testing.T) {
 	see(func(c *nftables.Conn) error {
 		n := 0
 		for _, chain := range []string{"tier1", "tier2"} {
-			table := &nftables.Table{Family: nftables.TableFamilyINet, Name: guardTable}
+			table := &nftables.Table{Family: nftables.TableFamilyINet, Name: GuardTable}
 			rules, err := c.GetRules(table, &nftables.Chain{Table: table, Name: chain})
 			if err != nil {
 				return err
@@ -92,7 +92,7 @@ func TestGuardAtItsBounds(t *testing.T) {
 // whatever is left of the table; a table of another's is left alone.
 func TestGuardComesBack(t *testing.T) {
 	g, see := guardOf(t)
-	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: guardTable}
+	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: GuardTable}
 	rules := func() map[string]int {
 		out := map[string]int{}
 		see(func(c *nftables.Conn) error {
@@ -116,7 +116,7 @@ func TestGuardComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	whole := rules()
-	if whole[guardTable+" forward"] != 2 || whole[guardTable+" strict"] != 2 || whole[guardTable+" tier1"] != 20 {
+	if whole[GuardTable+" forward"] != 2 || whole[GuardTable+" strict"] != 2 || whole[GuardTable+" tier1"] != 20 {
 		t.Fatalf("the rules are %v", whole)
 	}
 	for name, take := range map[string]func(*nftables.Conn){
@@ -136,7 +136,7 @@ func TestGuardComesBack(t *testing.T) {
 			t.Errorf("%s: the rules are %v, must be %v", name, got, whole)
 		}
 	}
-	found, err := removeGuard(g.netNS)
+	found, err := RemoveGuard(g.netNS)
 	if got := rules(); err != nil || !found || len(got) != 1 {
 		t.Errorf("removed: %t, %v; left are %v", found, err, got)
 	}

@@ -1,4 +1,4 @@
-package node
+package machine
 
 import (
 	"fmt"
@@ -21,8 +21,8 @@ func needsForwarding(u onpath.Uplink) bool {
 	return u.Attach == onpath.AttachRouter || u.Attach == onpath.AttachArm
 }
 
-// underlay finds the device with the underlay address.
-func underlay(h *netlink.Handle, addr netip.Addr) (netlink.Link, onpath.Condition) {
+// Underlay finds the device with the underlay address.
+func Underlay(h *netlink.Handle, addr netip.Addr) (netlink.Link, onpath.Condition) {
 	c := onpath.Condition{Type: ConditionUnderlay, Status: onpath.True}
 	if !addr.IsValid() {
 		c.Status, c.Reason = onpath.Unknown, "NoAddress"
@@ -146,9 +146,16 @@ func vrfOf(h *netlink.Handle, l netlink.Link) string {
 	return master.Attrs().Name
 }
 
+// mayForward reports whether what the kernel forwards is steered.
+func (m *Machine) mayForward() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.routes
+}
+
 // forwarding says whether the kernel routes between the uplinks, and turns it
 // on if it may: once the chains are in force, which packets would else pass by.
-func (m *machine) forwarding() onpath.Condition {
+func (m *Machine) forwarding() onpath.Condition {
 	c := onpath.Condition{Type: ConditionForwarding, Status: onpath.True}
 	var off []string
 	waiting := false
@@ -158,11 +165,11 @@ func (m *machine) forwarding() onpath.Condition {
 			if err != nil || strings.TrimSpace(string(got)) != "0" {
 				continue // on, or a kernel without it
 			}
-			if m.a.opt.SetForwarding && !m.a.apply.mayForward() {
+			if m.opt.SetForwarding && !m.mayForward() {
 				waiting = true
 				continue
 			}
-			if m.a.opt.SetForwarding {
+			if m.opt.SetForwarding {
 				if err := (wiring.Sysctl{Key: key, Value: "1"}).Set(); err != nil {
 					return err
 				}
@@ -187,7 +194,7 @@ func (m *machine) forwarding() onpath.Condition {
 }
 
 // speed asks a device for its bit rate; 0 if it does not know.
-func (m *machine) speed(device string) (rate onpath.Rate) {
+func (m *Machine) speed(device string) (rate onpath.Rate) {
 	_ = netnsrun.Do(m.part.NetNS, func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {

@@ -1,4 +1,4 @@
-package node
+package machine
 
 import (
 	"bytes"
@@ -56,8 +56,8 @@ type guardRule struct {
 	Drop  bool
 }
 
-// guardTable is the name of the table, in the family inet.
-const guardTable = "onpath-guard"
+// GuardTable is the name of the table, in the family inet.
+const GuardTable = "onpath-guard"
 
 // Beyond these, all is dropped that is forwarded from such a device.
 const (
@@ -130,7 +130,7 @@ func (g *guard) check() error {
 			return err
 		}
 		for _, chain := range chains {
-			if chain.Table.Name != guardTable {
+			if chain.Table.Name != GuardTable {
 				continue
 			}
 			rules, err := c.GetRules(chain.Table, chain)
@@ -171,15 +171,15 @@ func withNFT(netNS string, do func(*nftables.Conn) error) error {
 	return do(conn)
 }
 
-// removeGuard takes the table away; there may be none.
-func removeGuard(netNS string) (found bool, err error) {
+// RemoveGuard takes the table away; there may be none.
+func RemoveGuard(netNS string) (found bool, err error) {
 	err = withNFT(netNS, func(c *nftables.Conn) error {
 		tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
 		if err != nil {
 			return err
 		}
 		for _, t := range tables {
-			if t.Name == guardTable {
+			if t.Name == GuardTable {
 				found = true
 				c.DelTable(t)
 			}
@@ -195,14 +195,14 @@ func removeGuard(netNS string) (found bool, err error) {
 // write replaces the table, in one step.
 func (g *guard) write() error {
 	if len(g.rules.Uplinks) == 0 {
-		_, err := removeGuard(g.netNS)
+		_, err := RemoveGuard(g.netNS)
 		if g.hash == "" {
 			return nil // there was none, and a kernel without nftables needs none
 		}
 		return err
 	}
 	return withNFT(g.netNS, func(c *nftables.Conn) error {
-		t := &nftables.Table{Family: nftables.TableFamilyINet, Name: guardTable}
+		t := &nftables.Table{Family: nftables.TableFamilyINet, Name: GuardTable}
 		c.AddTable(t)
 		c.DelTable(t)
 		w := &guardWriter{conn: c, table: c.AddTable(t), sets: map[string]*nftables.Set{}, counts: map[string]int{}}
@@ -210,7 +210,7 @@ func (g *guard) write() error {
 			return err
 		}
 		if err := c.Flush(); err != nil {
-			return fmt.Errorf("set table inet %s: %w", guardTable, err)
+			return fmt.Errorf("set table inet %s: %w", GuardTable, err)
 		}
 		g.counts = w.counts
 		return nil
@@ -417,7 +417,7 @@ func (w *guardWriter) lookup(list []span, of nftables.SetDatatype) (expr.Any, er
 				err = w.conn.SetAddElements(set, elements)
 			}
 			if err != nil {
-				return nil, fmt.Errorf("set %s of table inet %s: %w", set.Name, guardTable, err)
+				return nil, fmt.Errorf("set %s of table inet %s: %w", set.Name, GuardTable, err)
 			}
 		}
 		w.sets[key.String()] = set

@@ -1,4 +1,4 @@
-package node
+package machine
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 
 // watchLinks follows the devices of the agent's namespace. A device of an
 // instance that vanishes is made again; an uplink that comes is attached.
-func (m *machine) watchLinks(ctx context.Context) {
+func (m *Machine) watchLinks(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := m.followLinks(ctx); err != nil && ctx.Err() == nil {
 			m.part.Log.Warn("cannot follow the network devices; trying again", "err", err)
@@ -25,7 +25,7 @@ func (m *machine) watchLinks(ctx context.Context) {
 	}
 }
 
-func (m *machine) followLinks(ctx context.Context) error {
+func (m *Machine) followLinks(ctx context.Context) error {
 	ns := netns.None()
 	if m.part.NetNS != "" {
 		f, err := netns.GetFromPath(m.part.NetNS)
@@ -82,19 +82,22 @@ func (m *machine) followLinks(ctx context.Context) error {
 			if !ok {
 				return errors.New("the kernel's notifications ended")
 			}
-			m.linkChanged(u)
+			m.linkChanged(ctx, u)
 		}
 	}
 }
 
-func (m *machine) linkChanged(u netlink.LinkUpdate) {
+func (m *Machine) linkChanged(ctx context.Context, u netlink.LinkUpdate) {
 	if !strings.HasPrefix(u.Attrs().Alias, wiring.AliasPrefix) {
 		base.Kick(m.inspect)
 		return
 	}
 	if u.Header.Type == unix.RTM_DELLINK {
-		if id, ok := strings.CutPrefix(u.Attrs().Alias, m.a.wirer.Alias("")); ok {
-			m.a.wake(id)
+		if id, ok := strings.CutPrefix(u.Attrs().Alias, wiring.Wirer{Node: m.part.Node}.Alias("")); ok {
+			select {
+			case m.vanished <- id:
+			case <-ctx.Done():
+			}
 		}
 	}
 }

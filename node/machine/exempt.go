@@ -1,4 +1,4 @@
-package node
+package machine
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/node/base"
 )
 
 // Chains may name the hosts of a node, whose own traffic an uplink with attach: host
@@ -24,6 +25,38 @@ import (
 // they would lead it: images that it fetches, the machine's name servers and its clock.
 // (Link-local addresses and DHCP the data path leaves alone at every uplink.)
 // What others have with the same servers, by way of this machine, chains do take.
+
+// Exempt knows who the node itself speaks with.
+type Exempt struct {
+	part    *base.Part
+	rounds  *base.Rounds
+	machine *Machine
+	up      <-chan struct{} // closed when the saved plan is in force
+
+	mu        sync.Mutex
+	carries   bool             // chains may take the machine's own traffic
+	control   []netip.AddrPort // the server's
+	connected []netip.AddrPort // where images come from, one for each connection
+}
+
+// NewExempt makes one. up is closed when the saved plan is in force.
+func NewExempt(p *base.Part, r *base.Rounds, m *Machine, up <-chan struct{}) *Exempt {
+	return &Exempt{part: p, rounds: r, machine: m, up: up}
+}
+
+// Follow takes up a plan.
+func (e *Exempt) Follow(p *onpath.NodePlan) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.carries = p.Datapath.Edge.CarriesHost()
+}
+
+// Rules are for what the node has now, on a machine that has been seen so.
+func (e *Exempt) Rules(u onpath.Underlay, m Sighting) []onpath.Rule {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return exemptions(u, m, e.control, e.connected)
+}
 
 // metadata are the addresses, but link-local ones, at which clouds tell a machine of
 // itself: of AWS and Google by IPv6, of Azure and Alibaba.
@@ -35,8 +68,8 @@ var metadata = []netip.Addr{
 // exemptions are the rules for these, on a machine that has been seen so. Answers are
 // exempt at the ports from which the machine asks: who sends from a port at which others
 // answer reaches no other port of the machine.
-func exemptions(u onpath.Underlay, m sighting, control, connected []netip.AddrPort) (rules []onpath.Rule) {
-	own, resolvers := m.addresses, m.resolvers
+func exemptions(u onpath.Underlay, m Sighting, control, connected []netip.AddrPort) (rules []onpath.Rule) {
+	own, resolvers := m.Addresses, m.resolvers
 	if len(own) == 0 {
 		return nil
 	}
@@ -123,39 +156,38 @@ func resolversOf(files []string) (list []netip.Addr) {
 // mostConnected is how many of the node's own connections are exempt at a time.
 const mostConnected = 128
 
-// connects is called before the node connects to a registry. It returns when no chain can
+// Connects is called before the node connects to a registry. It returns when no chain can
 // take the connection any more, or when that takes too long. The caller calls ends when the
 // connection is closed; chains then take what comes from there.
-func (a *Agent) connects(ctx context.Context, to netip.AddrPort) (ends func()) {
-	a.mu.Lock()
-	own := a.plan != nil && a.plan.Datapath.Edge.CarriesHost()
-	known, full := slices.Contains(a.connected, to), len(a.connected) >= mostConnected
+func (e *Exempt) Connects(ctx context.Context, to netip.AddrPort) (ends func()) {
+	e.mu.Lock()
+	own := e.carries
+	known, full := slices.Contains(e.connected, to), len(e.connected) >= mostConnected
 	if !full {
-		a.connected = append(a.connected, to)
+		e.connected = append(e.connected, to)
 	}
-	a.mu.Unlock()
+	e.mu.Unlock()
 	if full { // one that is in use must not lose its exemption to another
-		a.part.Log.Warn("chains may take a connection of the node's own: too many others are exempt", "to", to, "most", mostConnected)
+		e.part.Log.Warn("chains may take a connection of the node's own: too many others are exempt", "to", to, "most", mostConnected)
 		return func() {}
 	}
 	if own && !known && !to.Addr().IsLoopback() {
-		a.exemptSoon(ctx)
+		e.soon(ctx)
 	}
 	return sync.OnceFunc(func() {
-		a.mu.Lock()
-		i := slices.Index(a.connected, to)
-		a.connected = slices.Delete(a.connected, i, i+1)
-		a.mu.Unlock()
-		a.apply.kick(false)
+		e.mu.Lock()
+		i := slices.Index(e.connected, to)
+		e.connected = slices.Delete(e.connected, i, i+1)
+		e.mu.Unlock()
+		e.rounds.Kick(false)
 	})
 }
 
-// exemptSoon waits for the rules that exempt what is to be exempt now, not too long.
-func (a *Agent) exemptSoon(ctx context.Context) {
+// soon waits for the rules that exempt what is to be exempt now, not too long.
+func (e *Exempt) soon(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, controlWait)
 	defer cancel()
-	n := a.apply.kick(false)
-	_ = a.apply.await(ctx, func(t turn) bool { return t.done >= n })
+	_ = e.rounds.Sync(ctx)
 }
 
 func hosts(list []netip.Addr) (out []netip.Prefix) {
@@ -174,26 +206,26 @@ const controlWait = 2 * time.Second
 // listens; it is called before each connection to it, since names may come to mean other
 // addresses, and the machine may have got others. It returns when no chain can take the
 // connection any more, or when that takes too long.
-func (a *Agent) SetControl(ctx context.Context, server string) {
+func (e *Exempt) SetControl(ctx context.Context, server string) {
 	list, err := serverAddresses(ctx, server)
 	if err != nil {
-		a.part.Log.Debug("where the server is cannot be found out; what it was stays exempt", "server", server, "err", err)
+		e.part.Log.Debug("where the server is cannot be found out; what it was stays exempt", "server", server, "err", err)
 		return
 	}
-	a.mu.Lock()
-	a.control = list
-	own := a.plan != nil && a.plan.Datapath.Edge.CarriesHost()
-	a.mu.Unlock()
+	e.mu.Lock()
+	e.control = list
+	own := e.carries
+	e.mu.Unlock()
 	if !own {
 		return
 	}
 	select {
-	case <-a.up:
+	case <-e.up:
 	default:
 		return // the first configuration has it
 	}
-	a.machine.look()
-	a.exemptSoon(ctx)
+	e.machine.Look()
+	e.soon(ctx)
 }
 
 func serverAddresses(ctx context.Context, server string) (list []netip.AddrPort, err error) {

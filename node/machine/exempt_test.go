@@ -1,4 +1,4 @@
-package node
+package machine
 
 import (
 	"context"
@@ -25,17 +25,21 @@ func TestExempt(t *testing.T) {
 		p.Datapath.Tables = []onpath.Table{{ID: 1, Rules: []onpath.Rule{everything}}, {ID: 2}}
 		return p
 	}
-	a := &Agent{part: &base.Part{Log: slog.New(slog.DiscardHandler)}, machine: &machine{}, detector: newDetector(nil, nil), up: make(chan struct{}), leases: &leases{},
-		apply: &applier{wake: make(chan struct{}, 1)}}
-	a.machine.seen.addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
-	a.machine.seen.resolvers = []netip.Addr{netip.MustParseAddr("192.0.2.53")}
+	m := &Machine{}
+	a := &Exempt{part: &base.Part{Log: slog.New(slog.DiscardHandler)}, machine: m, up: make(chan struct{}), rounds: base.NewRounds()}
+	m.seen.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	m.seen.resolvers = []netip.Addr{netip.MustParseAddr("192.0.2.53")}
 	a.SetControl(context.Background(), server.String())
-	a.machine.seen.askFrom = onpath.PortRange{First: 32768, Last: 60999}
+	m.seen.askFrom = onpath.PortRange{First: 32768, Last: 60999}
 	registry := netip.MustParseAddrPort("198.51.100.5:5000")
-	ends := a.connects(context.Background(), registry)
-	second := a.connects(context.Background(), registry)
+	ends := a.Connects(context.Background(), registry)
+	second := a.Connects(context.Background(), registry)
+	config := func(p *onpath.NodePlan) *onpath.DatapathConfig {
+		c, _ := onpath.Effective(p, &onpath.LocalState{Exempt: a.Rules(p.Datapath.Underlay, m.Current())})
+		return c
+	}
 	own := plan(onpath.AttachHost)
-	c, _ := a.config(own)
+	c := config(own)
 	protocol := uint8(unix.IPPROTO_TCP)
 	first := func(src, dst string) onpath.ActionKind {
 		s, d := netip.MustParseAddrPort(src), netip.MustParseAddrPort(dst)
@@ -99,13 +103,13 @@ func TestExempt(t *testing.T) {
 	protocol = unix.IPPROTO_TCP
 	leads := func(when string, want onpath.ActionKind) {
 		t.Helper()
-		c, _ = a.config(own)
+		c = config(own)
 		if got := first(registry.String(), "192.0.2.1:40000"); got != want {
 			t.Errorf("%s: %q, must be %q", when, got, want)
 		}
 	}
 	for i := range 2 * mostConnected { // another tenant's image, all over the world
-		more := a.connects(context.Background(), netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 114, byte(i)}), 443))
+		more := a.Connects(context.Background(), netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 114, byte(i)}), 443))
 		defer more()
 	}
 	leads("others connect, too", onpath.ActionExit)
@@ -117,18 +121,18 @@ func TestExempt(t *testing.T) {
 	if n := len(own.Datapath.Tables[0].Rules); n != 1 {
 		t.Errorf("the plan itself has %d rules now", n)
 	}
-	known := a.machine.seen.addresses
-	a.machine.seen.addresses = nil
-	if c, _ := a.config(own); len(c.Tables[0].Rules) != 1 {
+	known := m.seen.Addresses
+	m.seen.Addresses = nil
+	if c := config(own); len(c.Tables[0].Rules) != 1 {
 		t.Errorf("a machine whose addresses are not known got %d rules", len(c.Tables[0].Rules))
 	}
-	if c, _ := a.config(plan(onpath.AttachRouter)); len(c.Tables[0].Rules) != 1 {
+	if c := config(plan(onpath.AttachRouter)); len(c.Tables[0].Rules) != 1 {
 		t.Errorf("a router's uplink got %d rules", len(c.Tables[0].Rules))
 	}
-	a.machine.seen.addresses = known
+	m.seen.Addresses = known
 	for _, at := range []string{"192.0.2.1:7443", "[::]:7443", ":7443"} {
 		a.SetControl(context.Background(), at)
-		c, _ = a.config(own)
+		c = config(own)
 		if there, back := first("203.0.113.5:40000", "192.0.2.1:7443"), first("192.0.2.1:7443", "203.0.113.5:40000"); there != onpath.ActionExit || back != onpath.ActionExit {
 			t.Errorf("a server at %s of this machine's: other nodes' connections %q, %q", at, there, back)
 		}

@@ -1,4 +1,4 @@
-package node
+package machine
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ type fastPather interface {
 
 // fastConditions say of each routing uplink whether the fast path is there. It is
 // no fault if it is not, unless the operator wants it always.
-func (m *machine) fastConditions(uplinks []onpath.Uplink) []onpath.Condition {
+func (m *Machine) fastConditions(uplinks []onpath.Uplink) []onpath.Condition {
 	d, ok := m.part.Datapath.(fastPather)
 	if !ok {
 		return nil

@@ -1,4 +1,4 @@
-package node
+package machine
 
 import (
 	"encoding/json"
@@ -35,11 +35,12 @@ type held struct {
 	known bool // they are in the file
 }
 
-func heldFile(d base.Dir) string { return d.File("uplinks.json") }
+// HeldFile says at which uplinks chains are in force.
+func HeldFile(d base.Dir) string { return d.File("uplinks.json") }
 
 func newHeld(d base.Dir) *held {
 	h := &held{dir: d, boot: base.BootID(), all: map[string]heldUplink{}}
-	data, err := os.ReadFile(heldFile(d))
+	data, err := os.ReadFile(HeldFile(d))
 	h.known = err == nil && json.Unmarshal(data, &h.all) == nil && h.all != nil
 	if !h.known {
 		h.all = map[string]heldUplink{}
@@ -94,7 +95,7 @@ func (h *held) note(plan *onpath.NodePlan, c *onpath.DatapathConfig, indexes map
 	}
 	data, err := json.Marshal(next)
 	if err == nil {
-		err = wholefile.Write(heldFile(h.dir), data, 0o600)
+		err = wholefile.Write(HeldFile(h.dir), data, 0o600)
 	}
 	h.mu.Lock()
 	h.known = err == nil
