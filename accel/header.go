@@ -206,7 +206,7 @@ func encodeAnswer(failed error, nonce [nonceSize]byte) []byte {
 // readAnswer waits for it, and leaves the bytes behind it in the socket.
 func readAnswer(c conn, nonce [nonceSize]byte) error {
 	var got [1 + nonceSize]byte
-	_ = c.SetReadDeadline(time.Now().Add(answerTimeout))
+	_ = c.SetReadDeadline(now().Add(answerTimeout))
 	if _, err := io.ReadFull(c, got[:]); err != nil {
 		return fmt.Errorf("has not answered: %v", err) // no answer of the origin's
 	}

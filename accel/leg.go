@@ -156,7 +156,7 @@ func awaitOrigin(c conn) error {
 	if err := raw.Control(func(fd uintptr) { already = answered(fd) }); err != nil || already {
 		return errors.Join(err, failed)
 	}
-	if err := c.SetWriteDeadline(time.Now().Add(connectTimeout)); err != nil {
+	if err := c.SetWriteDeadline(now().Add(connectTimeout)); err != nil {
 		return err
 	}
 	err = raw.Write(answered)

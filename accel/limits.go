@@ -2,7 +2,9 @@ package accel
 
 import (
 	"fmt"
+	"io"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +25,7 @@ const (
 	connectionFiles  = 6         // two sockets, and a pipe for each direction
 	connectionMemory = 256 << 10 // bytes
 	defaultOpening   = 256
-	leastConnections = 16
+	leastConnections = 64 // where there are files for their sockets
 	mostConnections  = 1 << 20
 )
 
@@ -50,8 +52,8 @@ func limitsOf(files uint64, memory int64, instances int) Limits {
 	return Limits{Connections: max(n, leastConnections)}
 }
 
-// openFiles is how many files the process may have open now.
-func openFiles() uint64 {
+// openable is how many files the process may have open now.
+func openable() uint64 {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		return 1024
@@ -59,11 +61,29 @@ func openFiles() uint64 {
 	return files.Cur
 }
 
-// orDefault fills in what is zero, by what the process may take.
-func (l Limits) orDefault(files uint64, instances int) Limits {
-	if l.Connections == 0 {
-		l.Connections = limitsOf(files, MemoryBound(), instances).Connections
+// ownFiles is the folder of the files that the process has open. It is held open: there may be
+// no file to open it when it is needed.
+var ownFiles = sync.OnceValues(func() (*os.File, error) { return os.Open("/proc/self/fd") })
+
+var counting sync.Mutex // has one read ownFiles at a time
+
+// openNow is how many files the process has open.
+func openNow() int {
+	counting.Lock()
+	defer counting.Unlock()
+	f, err := ownFiles()
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
 	}
+	if err != nil {
+		return 0
+	}
+	names, _ := f.Readdirnames(-1)
+	return len(names)
+}
+
+// orDefault fills in what is zero.
+func (l Limits) orDefault() Limits {
 	if l.PerTenant == 0 {
 		l.PerTenant = l.Connections - l.Connections/3
 	}
@@ -112,13 +132,14 @@ type TenantStats struct {
 }
 
 type counters struct {
+	pipes                  pipes
 	opened, refused, reset atomic.Int64
 
 	mu        sync.Mutex
 	asked     Limits // zero: by what the process may take
 	limits    Limits
 	files     uint64    // by which they are
-	evaluated time.Time // when that was
+	evaluated time.Time // when they were set
 	instances int
 	short     bool // they are what was open when something was lacking
 	all       int
@@ -151,21 +172,45 @@ func newCounters(l Limits) *counters {
 	return c
 }
 
-// setLimits sets the limits by what the process may take now. Callers hold mu.
+const (
+	spareFiles = 8 // for the agent that asks, and connections that wait
+	mostHeld   = 4 // connections that may have been taken without a place
+	ownSockets = 2 // a connection's: it may go without pipes
+)
+
+// setLimits sets the limits by what the process may take now. However few files it may have,
+// the sockets of all connections find one each. Callers hold mu.
 func (c *counters) setLimits() {
-	c.files, c.evaluated, c.short = openFiles(), time.Now(), false
-	c.limits = c.asked.orDefault(c.files, c.instances)
+	c.files, c.evaluated, c.short = openable(), now(), false
+	others := max(openNow()-c.all*ownSockets-c.pipes.files(), 0)
+	room := int(min(c.files, mostConnections*connectionFiles)) - others - spareFiles - c.mostHeaders()
+	l := c.asked
+	if l.Connections == 0 {
+		l = limitsOf(c.files, MemoryBound(), c.instances)
+		l.Connections = max(min(l.Connections, room/ownSockets), 1)
+		l.PerTenant, l.Opening = c.asked.PerTenant, c.asked.Opening
+	}
+	c.limits = l.orDefault()
+	c.pipes.bound(room - c.limits.Connections*ownSockets)
 }
 
-// limitsEvery is how often it is looked whether the process may have fewer files, or more.
-const limitsEvery = 200 * time.Millisecond
+// mostHeaders is how many connections may wait for their header at a time. It comes with the SYN
+// or right behind the handshake: one more ends the wait of the one that has waited longest.
+func (c *counters) mostHeaders() int { return int(min(max(c.files/16, 4), maxHeaders)) }
+
+func (c *counters) headersAtOnce() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mostHeaders()
+}
+
+// shortFor is after how long limits are tried again that were less than what was open.
+const shortFor = 10 * time.Second
 
 // renew has the limits follow those of the process. Callers hold mu.
 func (c *counters) renew() {
-	if now := time.Now(); !c.short && now.Sub(c.evaluated) > limitsEvery {
-		if c.evaluated = now; openFiles() != c.files {
-			c.setLimits()
-		}
+	if openable() != c.files || c.short && now().Sub(c.evaluated) > shortFor {
+		c.setLimits()
 	}
 }
 
@@ -178,16 +223,18 @@ func (c *counters) instance(n int) {
 	}
 }
 
-// shortOf has the limits be what is open, until a fifth of it has ended: somebody else has taken
-// what the limits counted on. It reports whether that is new.
+// shortOf has the limits be less than what is open, for a while or until a fifth of that has ended:
+// somebody else has what they counted on. It reports whether that is new.
 func (c *counters) shortOf() (news bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	news = !c.short
-	c.short = true
+	if news = !c.short; !news && c.all >= c.limits.Connections {
+		return false
+	}
+	c.short, c.evaluated = true, now()
 	l := c.asked
-	l.Connections, l.PerTenant = max(c.all, 1), 0
-	c.limits = l.orDefault(0, 0)
+	l.Connections, l.PerTenant = max(c.all-c.all/8-1, 1), 0
+	c.limits = l.orDefault()
 	c.evaluate(nil)
 	return news
 }
@@ -195,15 +242,31 @@ func (c *counters) shortOf() (news bool) {
 // take takes a place for a connection, of which the last are for those that hold few: a prefix
 // may have as many of them as are left free, and a tenant none that has its limit.
 func (c *counters) take(tenant string, client netip.Addr) (*use, error) {
-	return c.place(tenant, client, true)
+	return c.place(tenant, client, asks)
 }
 
-// takeAny takes a place, whoever holds how many.
+// takeAny takes a place for a client that has been answered, whoever holds how many. The last
+// ones are left to those that hold few, and to legs of other relays, whose clients hold places
+// there already.
 func (c *counters) takeAny(tenant string, client netip.Addr) (*use, error) {
-	return c.place(tenant, client, false)
+	return c.place(tenant, client, answered)
 }
 
-func (c *counters) place(tenant string, client netip.Addr, shared bool) (*use, error) {
+// takeLast takes any place.
+func (c *counters) takeLast(tenant string, client netip.Addr) (*use, error) {
+	return c.place(tenant, client, relayed)
+}
+
+// whose a place is to be.
+type whose int
+
+const (
+	asks whose = iota
+	answered
+	relayed
+)
+
+func (c *counters) place(tenant string, client netip.Addr, who whose) (*use, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.renew()
@@ -215,9 +278,10 @@ func (c *counters) place(tenant string, client netip.Addr, shared bool) (*use, e
 	of := clientPrefix(client)
 	free, held := c.limits.Connections-c.all, c.prefixes[of]
 	c.evaluate(t)
-	few := shared && c.all*100 >= c.limits.Connections*scarceAt
+	scarce := c.all*100 >= c.limits.Connections*scarceAt
+	few := who == asks && scarce
 	switch {
-	case free <= 0:
+	case free <= 0 || who == answered && scarce:
 		return nil, fmt.Errorf("the relay holds %d connections, as many as it may", c.all)
 	case few && t.connections >= c.limits.PerTenant:
 		return nil, fmt.Errorf("tenant %s holds %d connections, as many as one may", tenant, t.connections)
@@ -232,11 +296,13 @@ func (c *counters) place(tenant string, client netip.Addr, shared bool) (*use, e
 }
 
 // room is how many places are free, and how many connections wait for one.
-func (c *counters) room() (free, waiting int) {
+func (c *counters) room(who whose) (free, waiting int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.renew()
-	return c.limits.Connections - c.all, c.waiting
+	if c.renew(); who == relayed {
+		return c.limits.Connections - c.all, c.waiting
+	}
+	return (c.limits.Connections*scarceAt+99)/100 - c.all, c.waiting
 }
 
 func (c *counters) wait(n int) {

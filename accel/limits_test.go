@@ -6,8 +6,12 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
 )
@@ -187,3 +191,57 @@ func TestSilentLegs(t *testing.T) {
 }
 
 func isTimeout(err error) bool { e, ok := err.(net.Error); return ok && e.Timeout() }
+
+// TestLacking: where files or memory are short that the limits counted on, a relay takes less
+// than it has, however often it hears of it, and the limits come back when some has ended.
+func TestLacking(t *testing.T) {
+	c := newCounters(Limits{Connections: 1000})
+	var uses []*use
+	for i := range 400 {
+		u, err := c.take("acme", netip.AddrFrom4([4]byte{10, 0, byte(i), 1}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		uses = append(uses, u)
+	}
+	news := 0
+	for range 5 {
+		if c.shortOf() {
+			news++
+		}
+	}
+	scarce, _ := c.scarcity()
+	if free, _ := c.room(relayed); free > 0 || !scarce || news != 1 {
+		t.Errorf("short of files at 400 connections, %d more may come; SYNs need a place: %t; it is news %d times", free, scarce, news)
+	}
+	if _, err := c.takeLast("other", netip.MustParseAddr("10.9.0.1")); err == nil {
+		t.Error("another takes a place")
+	}
+	for _, u := range uses[200:] {
+		u.release()
+	}
+	scarce, _ = c.scarcity()
+	if free, _ := c.room(relayed); free != 800 || scarce {
+		t.Errorf("half of them have ended, and %d more may come; SYNs need a place: %t", free, scarce)
+	}
+}
+
+// TestLegWaitsForFile: a connection whose leg finds no file waits for one, and is not reset.
+func TestLegWaitsForFile(t *testing.T) {
+	r, leg := local(t)
+	var tries atomic.Int64
+	r.cfg.dialIn = func(open func() error) error {
+		if tries.Add(1) < 4 {
+			return os.NewSyscallError("socket", unix.EMFILE)
+		}
+		return open()
+	}
+	c := leg(listening(t, func(c *net.TCPConn) { defer c.Close(); _, _ = io.Copy(c, c) }))
+	_, _ = c.Write([]byte{7})
+	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+		t.Errorf("after %d tries: %v", tries.Load(), err)
+	}
+	if s := r.Stats(); s.Refused != 0 || s.Opened != 1 {
+		t.Errorf("it counts %+v", s)
+	}
+}

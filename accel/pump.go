@@ -3,6 +3,7 @@ package accel
 import (
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -23,6 +24,8 @@ type pipes struct {
 
 	mu     sync.Mutex
 	free   []pipe
+	open   int // those that are free included
+	most   int
 	closed bool
 }
 
@@ -36,11 +39,47 @@ func (ps *pipes) get() (pipe, error) {
 		ps.mu.Unlock()
 		return p, nil
 	}
-	ps.mu.Unlock()
-	if ps.make != nil {
-		return ps.make()
+	if ps.open >= ps.most {
+		ps.mu.Unlock()
+		return pipe{}, unix.EMFILE
 	}
-	return newPipe()
+	ps.open++
+	ps.mu.Unlock()
+	create := ps.make
+	if create == nil {
+		create = newPipe
+	}
+	p, err := create()
+	if err != nil {
+		ps.bear(-1)
+	}
+	return p, err
+}
+
+func (ps *pipes) bear(n int) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	ps.open += n
+}
+
+// files is how many files all pipes are.
+func (ps *pipes) files() int {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return ps.open * 2
+}
+
+// bound has no more pipes be made than so many files allow: bytes go without as well.
+func (ps *pipes) bound(files int) {
+	ps.mu.Lock()
+	ps.most = max(files, 0) / 2
+	over := min(max(ps.open-ps.most, 0), len(ps.free))
+	gone := ps.free[:over]
+	ps.free = slices.Clone(ps.free[over:])
+	ps.mu.Unlock()
+	for _, p := range gone {
+		ps.end(p)
+	}
 }
 
 func newPipe() (pipe, error) {
@@ -55,16 +94,20 @@ func newPipe() (pipe, error) {
 
 func (ps *pipes) put(p pipe) {
 	ps.mu.Lock()
-	if !ps.closed && len(ps.free) < keptPipes {
+	if !ps.closed && len(ps.free) < keptPipes && ps.open <= ps.most {
 		ps.free = append(ps.free, p)
 		ps.mu.Unlock()
 		return
 	}
 	ps.mu.Unlock()
-	p.close()
+	ps.end(p)
 }
 
-func (p pipe) close() { unix.Close(p.r); unix.Close(p.w) }
+func (ps *pipes) end(p pipe) {
+	unix.Close(p.r)
+	unix.Close(p.w)
+	ps.bear(-1)
+}
 
 func (ps *pipes) close() {
 	ps.mu.Lock()
@@ -72,7 +115,7 @@ func (ps *pipes) close() {
 	ps.free, ps.closed = nil, true
 	ps.mu.Unlock()
 	for _, p := range free {
-		p.close()
+		ps.end(p)
 	}
 }
 
@@ -134,7 +177,7 @@ func (ps *pipes) pump(to, from conn, count func(n int64)) error {
 		if l.copied != nil {
 			err = sendAll(out, l.copied, l.urgent)
 		} else if err = drain(out, l.pipe, l.n, l.more); err != nil {
-			l.pipe.close() // bytes are left in it
+			ps.end(l.pipe) // bytes are left in it
 		} else {
 			ps.put(l.pipe)
 		}

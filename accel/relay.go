@@ -61,13 +61,12 @@ const (
 	headerTimeout = 5 * time.Second
 	claimTimeout  = 3 * time.Second // a SYN whose handshake does not end loses its leg
 	lateSYN       = time.Second     // by which a SYN may be read after its connection was taken
-	again         = 20 * time.Millisecond
 )
 
 // Relay relays connections until it is closed.
 type Relay struct {
 	cfg     Config
-	pipes   pipes
+	pipes   *pipes
 	count   *counters
 	nonces  nonces
 	headers headers
@@ -125,6 +124,7 @@ func New(cfg Config) (*Relay, error) {
 	} else {
 		r.count = newCounters(cfg.Limits)
 	}
+	r.pipes = &r.count.pipes
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r, nil
 }
@@ -144,7 +144,9 @@ func (r *Relay) Close() {
 		r.drop(k, l)
 	}
 	r.mu.Unlock()
-	r.pipes.close()
+	if r.cfg.Shared == nil {
+		r.pipes.close()
+	}
 }
 
 // Wait has clients' SYNs answered once the origin has answered, or at once again.
@@ -159,7 +161,7 @@ func (r *Relay) Serve(in *Interceptor) error {
 	ended := make(chan struct{})
 	defer close(ended)
 	go r.hold(in, ended)
-	return r.accept(in.Listener, r.ingress)
+	return r.accept(in.Listener, answered, r.ingress)
 }
 
 // hold has SYNs held while they wait for origins, or for one of the last places.
@@ -180,12 +182,12 @@ func (r *Relay) hold(in *Interceptor, ended <-chan struct{}) {
 }
 
 // ServeRelays takes other relays' legs from a listener until it is closed.
-func (r *Relay) ServeRelays(l *net.TCPListener) error { return r.accept(l, r.onward) }
+func (r *Relay) ServeRelays(l *net.TCPListener) error { return r.accept(l, relayed, r.onward) }
 
-func (r *Relay) accept(l *net.TCPListener, handle func(*net.TCPConn)) error {
+func (r *Relay) accept(l *net.TCPListener, who whose, handle func(*net.TCPConn)) error {
 	r.watch.Do(func() { go r.endGone() })
 	for {
-		for !r.mayTake() { // what the kernel has answered waits there, and takes no file
+		for !r.mayTake(who) { // what the kernel has answered waits there, and takes no file
 			r.rest()
 		}
 		c, err := l.AcceptTCP()
@@ -204,6 +206,9 @@ func (r *Relay) accept(l *net.TCPListener, handle func(*net.TCPConn)) error {
 			reset(c)
 			return nil
 		}
+		if who == answered {
+			r.count.wait(1) // until ingress
+		}
 		go func() {
 			defer r.leave(c)
 			handle(c)
@@ -211,27 +216,16 @@ func (r *Relay) accept(l *net.TCPListener, handle func(*net.TCPConn)) error {
 	}
 }
 
-// mostWaiting is how many connections may have been taken without a place.
-const mostWaiting = 128
-
 // mayTake reports whether there is room for one more connection, or one that has its place
 // already may be the next.
-func (r *Relay) mayTake() bool {
-	free, waiting := r.count.room()
-	if free > 0 {
+func (r *Relay) mayTake(who whose) bool {
+	free, waiting := r.count.room(who)
+	if free > waiting {
 		return true
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.closed || r.unclaimed > 0 && waiting < mostWaiting
-}
-
-// rest waits a moment for something to become free.
-func (r *Relay) rest() {
-	select {
-	case <-time.After(again):
-	case <-r.ctx.Done():
-	}
+	return r.closed || r.unclaimed > 0 && waiting < mostHeld
 }
 
 // enter notes a connection, so that Close can end it.
@@ -357,7 +351,7 @@ func (r *Relay) claim(c conn, route Route, k ends) (*leg, error) {
 	if l := r.take(k, nil); l != nil {
 		return l, nil
 	}
-	token, err := r.place(c, route, k)
+	token, err := r.place(c, route, k, r.count.takeAny)
 	if err != nil {
 		return nil, err
 	}
@@ -391,19 +385,15 @@ func (r *Relay) take(k ends, own *leg) *leg {
 }
 
 // place waits for a place: whom the kernel has answered is not reset.
-func (r *Relay) place(c conn, route Route, k ends) (*use, error) {
+func (r *Relay) place(c conn, route Route, k ends, take func(string, netip.Addr) (*use, error)) (token *use, err error) {
 	r.cfg.work(route.Tenant, k.origin).add(synWork)
-	token, err := r.count.takeAny(route.Tenant, k.client.Addr())
-	if err == nil {
-		return token, nil
-	}
-	r.count.wait(1)
-	defer r.count.wait(-1)
-	for err != nil && r.ctx.Err() == nil && !hasEnded(c) {
+	for {
+		token, err = take(route.Tenant, k.client.Addr())
+		if err == nil || r.ctx.Err() != nil || hasEnded(c) {
+			return token, err
+		}
 		r.rest()
-		token, err = r.count.takeAny(route.Tenant, k.client.Addr())
 	}
-	return token, err
 }
 
 // hasEnded reports whether both ends of a connection have closed it, or one has reset it.
@@ -457,6 +447,7 @@ func (r *Relay) ingress(c *net.TCPConn) {
 	if err == nil {
 		l, err = r.claim(c, route, k)
 	}
+	r.count.wait(-1)
 	if err != nil {
 		r.refuse(c, "a connection", k, err)
 		return
@@ -467,8 +458,8 @@ func (r *Relay) ingress(c *net.TCPConn) {
 
 // onward handles a leg from another relay.
 func (r *Relay) onward(c *net.TCPConn) {
-	_ = c.SetReadDeadline(time.Now().Add(headerTimeout))
-	r.headers.enter(c)
+	_ = c.SetReadDeadline(now().Add(headerTimeout))
+	r.headers.enter(c, r.count.headersAtOnce())
 	h, err := readHeader(c, r.cfg.Secret, r.cfg.Self)
 	r.headers.leave(c)
 	if err == nil && !r.nonces.add(h.nonce) {
@@ -483,7 +474,9 @@ func (r *Relay) onward(c *net.TCPConn) {
 	}
 	_ = c.SetReadDeadline(time.Time{})
 	route, k := Route{Tenant: h.tenant, Next: h.next, Congestion: h.congestion, wait: h.wait}, ends{h.client, h.origin}
-	token, err := r.place(c, route, k)
+	r.count.wait(1)
+	token, err := r.place(c, route, k, r.count.takeLast)
+	r.count.wait(-1)
 	if err != nil {
 		r.refuse(c, "a leg of another relay", k, err)
 		return
@@ -658,8 +651,7 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return unmap(tcp.AddrPort())
 }
 
-// maxHeaders is how many connections may wait for their header at a time. It comes with the SYN
-// or right behind the handshake: one more ends the wait of the one that has waited longest.
+// maxHeaders is how many connections may wait for their header at a time, where there are files.
 const maxHeaders = 256
 
 // headers are the connections whose header has not come, in the order in which they came.
@@ -668,10 +660,10 @@ type headers struct {
 	list []*net.TCPConn
 }
 
-func (h *headers) enter(c *net.TCPConn) {
+func (h *headers) enter(c *net.TCPConn, most int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.list) >= maxHeaders {
+	for len(h.list) >= most {
 		reset(h.list[0])
 		h.list = h.list[1:]
 	}
