@@ -27,11 +27,11 @@ const (
 // no type may be added.
 var wideTypes = map[string]size{
 	"onpath.validation":             {62, 2, 0},
-	"api.Server":                    {112, 13, 0},
+	"api.Server":                    {104, 9, 0},
 	"api.images":                    {43, 13, 2},
-	"api.logging":                   {119, 1, 0},
-	"api.reservationList":           {114, 1, 0},
-	"api.secrets":                   {115, 1, 0},
+	"api.logging":                   {106, 1, 0},
+	"api.reservationList":           {106, 1, 0},
+	"api.secrets":                   {107, 1, 0},
 	"api/client.Client":             {64, 8, 0},
 	"bench.poolWork":                {78, 6, 0},
 	"bench.Run":                     {75, 7, 0},

@@ -5,10 +5,12 @@ import (
 	"net/http"
 
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 )
 
 func (s *Server) registerAccept() {
-	register(s, http.MethodPost, "/v1/nodes/{name}/accept", "accept-node", "Have a node that waits follow this server's store",
+	router.RegisterSmall(s.router, http.MethodPost, "/v1/nodes/{name}/accept", "accept-node",
+		"Have a node that waits follow this server's store",
 		func(ctx context.Context, in *struct {
 			Name string `path:"name"`
 		}) (*struct{}, error) {

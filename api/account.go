@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/router"
 )
 
 func (s *Server) registerAccounts() {
@@ -28,50 +27,52 @@ func (s *Server) registerAccounts() {
 		Limit  int    `query:"limit" default:"100" minimum:"1" maximum:"1000"`
 	}
 	type accountOutput struct{ Body onpath.Account }
-	huma.Register(s.doc, operation(http.MethodGet, "/v1/accounts/{tenant}", "account", "What a tenant has"),
+	router.Register(s.router, router.Operation(http.MethodGet, "/v1/accounts/{tenant}", "account", "What a tenant has"),
 		func(ctx context.Context, in *accountInput) (*accountOutput, error) {
 			a, err := s.o.Pool.Account(ctx, in.Tenant)
 			if err == nil && a.Postings == 0 { // a tenant that is gone may have an account, one that never was has none
 				_, err = s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: in.Tenant})
 			}
 			if err != nil {
-				return nil, s.answer(ctx, err)
+				return nil, err
 			}
 			return &accountOutput{a}, nil
 		})
-	huma.Register(s.doc, operation(http.MethodPost, "/v1/accounts/{tenant}/entries", "enter-money",
+	router.Register(s.router, router.Operation(http.MethodPost, "/v1/accounts/{tenant}/entries", "enter-money",
 		"Take money of a tenant in, give it back, or correct such an entry"),
 		func(ctx context.Context, in *entryInput) (*accountOutput, error) {
 			a, err := s.enterMoney(ctx, in.Tenant, in.Body)
 			if err != nil {
-				return nil, s.answer(ctx, err)
+				return nil, err
 			}
 			return &accountOutput{a}, nil
 		})
-	huma.Register(s.doc, operation(http.MethodGet, "/v1/accounts/{tenant}/invoices/{month}", "invoice", "What a tenant's month cost"),
+	router.Register(s.router, router.Operation(http.MethodGet, "/v1/accounts/{tenant}/invoices/{month}", "invoice",
+		"What a tenant's month cost"),
 		func(ctx context.Context, in *invoiceInput) (*struct{ Body onpath.Invoice }, error) {
 			inv, err := s.o.Pool.Invoice(ctx, in.Tenant, in.Month)
 			if err != nil {
-				return nil, s.answer(ctx, err)
+				return nil, err
 			}
 			return &struct{ Body onpath.Invoice }{inv}, nil
 		})
-	huma.Register(s.doc, operation(http.MethodGet, "/v1/accounts/{tenant}/postings", "postings", "A page of a tenant's postings"),
+	router.Register(s.router, router.Operation(http.MethodGet, "/v1/accounts/{tenant}/postings", "postings",
+		"A page of a tenant's postings"),
 		func(ctx context.Context, in *postingsInput) (*struct{ Body onpath.PostingPage }, error) {
 			page, err := s.o.Pool.Postings(ctx, in.Tenant, in.From, in.Limit)
 			if err == nil && len(page.Postings) == 0 {
 				_, err = s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: in.Tenant})
 			}
 			if err != nil {
-				return nil, s.answer(ctx, err)
+				return nil, err
 			}
 			return &struct{ Body onpath.PostingPage }{page}, nil
 		})
-	huma.Register(s.doc, operation(http.MethodGet, "/v1/ledger/check", "check-ledger", "Recompute every posting and balance"),
+	router.Register(s.router, router.Operation(http.MethodGet, "/v1/ledger/check", "check-ledger", "Recompute every posting and balance"),
 		func(ctx context.Context, _ *struct{}) (*struct{ Body onpath.LedgerCheck }, error) {
 			c, err := s.o.Pool.CheckLedger(ctx)
 			if err != nil {
-				return nil, s.answer(ctx, err)
+				return nil, err
 			}
 			return &struct{ Body onpath.LedgerCheck }{c}, nil
 		})

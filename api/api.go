@@ -10,20 +10,19 @@ import (
 	"log/slog"
 	"net/http"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
-	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/internal/fairshare"
 	"github.com/onpath/onpath/internal/sealed"
-	"github.com/onpath/onpath/store"
 )
 
 // Controller takes the decisions. Package control implements it.
@@ -123,17 +122,13 @@ type Options struct {
 type Server struct {
 	o       Options
 	log     *slog.Logger
-	mux     *http.ServeMux
-	doc     huma.API
-	access  map[string]access // by operation id
+	router  *router.Router
 	images  *images
 	pending *pending
 	metrics *metrics
 
-	live    live
 	traffic traffic
-	public  logAnswers
-	rates   requestRates
+	readers *fairshare.Rates // of the public log
 
 	writing turns // Check and Write belong together
 }
@@ -155,8 +150,7 @@ func New(o Options) (*Server, error) {
 	if o.Metrics == nil {
 		o.Metrics = prometheus.NewRegistry()
 	}
-	s := &Server{o: o, log: o.Logger, mux: http.NewServeMux(), public: logAnswers{
-		readers: fairshare.NewRates(o.Clock, logRate, logBurst), refusals: refusals{of: map[string]*refused{}}}}
+	s := &Server{o: o, log: o.Logger, readers: fairshare.NewRates(o.Clock, logRate, logBurst)}
 	var err error
 	if s.images, err = openRegistry(o.Dir, o.ImageQuota, o.Clock, o.Logger); err != nil {
 		return nil, err
@@ -173,8 +167,20 @@ func New(o Options) (*Server, error) {
 	if s.metrics, err = newMetrics(o.Metrics, o.Hub, o.StoreUse, o.Pool); err != nil {
 		return nil, err
 	}
+	s.router = router.New(s.routerOptions(), map[reflect.Type]reflect.Type{
+		reflect.TypeFor[onpath.Endpoints]():     reflect.TypeFor[endpointsSchema](),
+		reflect.TypeFor[onpath.ScalingMetric](): reflect.TypeFor[scalingMetricSchema](),
+	})
 	s.routes()
 	return s, nil
+}
+
+func (s *Server) routerOptions() router.Options {
+	r := router.Options{Store: s.o.Store, Requests: s.metrics.requests, Version: s.o.Version, Log: s.log, Clock: s.o.Clock}
+	if s.o.Log != nil {
+		r.Note = s.o.Log.Note
+	}
+	return r
 }
 
 // Run undoes what is not confirmed in time and removes images that nothing
@@ -188,13 +194,13 @@ func (s *Server) Run(ctx context.Context) {
 
 // Local is the handler for the unix socket: who may open it is an operator.
 func (s *Server) Local() http.Handler {
-	return s.handler(func(*http.Request) (auth.Identity, error) { return auth.LocalOperator(), nil })
+	return s.router.Handler(func(*http.Request) (auth.Identity, error) { return auth.LocalOperator(), nil })
 }
 
 // Remote is the handler for the TLS listener: who shows a certificate is whom it
 // names.
 func (s *Server) Remote() http.Handler {
-	return s.handler(func(r *http.Request) (auth.Identity, error) {
+	return s.router.Handler(func(r *http.Request) (auth.Identity, error) {
 		if s.o.Authority == nil {
 			return auth.Identity{}, onpath.Errorf(onpath.CodeForbidden, "the server has no certificate authority")
 		}
@@ -203,68 +209,4 @@ func (s *Server) Remote() http.Handler {
 		}
 		return s.o.Authority.Identify(r.TLS)
 	})
-}
-
-// stall is how long a request or its answer may make no progress before its
-// connection is given up.
-const stall = 60 * time.Second
-
-func (s *Server) handler(identify func(*http.Request) (auth.Identity, error)) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer s.recovered(w, r)
-		w, r, through := rolling(w, r, stall)
-		defer through()
-		who, err := identify(r)
-		if err != nil && !isOpen(r.URL.Path) {
-			logging{s}.refusedSignIn(r, err)
-			s.fail(w, r, err)
-			return
-		}
-		if err := s.rates.mayAskAgain(r.Context(), s.o.Store, who, s.o.Clock()); err != nil {
-			s.fail(w, r, err)
-			return
-		}
-		length := r.ContentLength
-		if isImage(r) {
-			length = 0 // it goes to the disk, and has limits of its own
-		}
-		ctx, done, err := s.live.begin(r.Context(), who, length)
-		if err != nil {
-			s.fail(w, r, err)
-			return
-		}
-		defer done()
-		if !who.Until.IsZero() {
-			e := onpath.Errorf(onpath.CodeForbidden, "the bearer token has expired")
-			timed, cancel := context.WithTimeoutCause(ctx, who.Until.Sub(s.o.Clock()), e)
-			defer cancel()
-			ctx = timed
-		}
-		// Who was revoked since was not among the live ones then.
-		if _, err := identify(r); err != nil && !isOpen(r.URL.Path) {
-			s.fail(w, r, err)
-			return
-		}
-		why := ""
-		ctx = context.WithValue(rights.WithIdentity(ctx, who), refusedKey{}, &why)
-		r = r.WithContext(store.By(ctx, byURI(who)))
-		status := s.metrics.serve(s.mux, w, r)
-		if status != http.StatusForbidden { // what is wrong with a change is its author's alone
-			why = http.StatusText(status)
-		}
-		if isRefusal(who, r, status) && !isOpen(r.URL.Path) {
-			logging{s}.refusedRequest(who, r, why)
-		}
-	})
-}
-
-// recovered keeps a fault in one request from ending the server.
-func (s *Server) recovered(w http.ResponseWriter, r *http.Request) {
-	if v := recover(); v != nil {
-		if v == http.ErrAbortHandler {
-			panic(v)
-		}
-		s.log.Error("request failed by a fault of onpath", "path", r.URL.Path, "panic", v)
-		s.fail(w, r, onpath.Errorf(onpath.CodeInternal, "a fault of onpath: %v", v))
-	}
 }

@@ -12,11 +12,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/wire"
 	"github.com/onpath/onpath/store"
 )
@@ -270,7 +269,7 @@ func (s *Server) examine(ctx context.Context, c changeSet) error {
 		if err == nil {
 			return
 		}
-		for _, e := range listed(err) {
+		for _, e := range router.ErrorsOf(err) {
 			if e.Object == "" {
 				e.Object = k.String()
 			}
@@ -431,18 +430,18 @@ type applyInput struct {
 type applyOutput struct{ Body wire.Applied }
 
 func (s *Server) registerApply() {
-	op := operation(http.MethodPost, "/v1/apply", "apply", "Make objects as they are given, all or nothing")
+	op := router.Operation(http.MethodPost, "/v1/apply", "apply", "Make objects as they are given, all or nothing")
 	op.MaxBodyBytes = wire.MaxApplyBody
 	op.SkipValidateBody = true // objects are read strictly, and checked by Validate
 	op.BodyReadTimeout = -1    // the server's own limit holds
-	huma.Register(s.doc, op, func(ctx context.Context, in *applyInput) (*applyOutput, error) {
+	router.Register(s.router, op, func(ctx context.Context, in *applyInput) (*applyOutput, error) {
 		a, err := decodeApply(in.RawBody)
 		if err != nil {
-			return nil, s.answer(ctx, err)
+			return nil, err
 		}
 		out, err := s.apply(ctx, a)
 		if err != nil {
-			return nil, s.answer(ctx, err)
+			return nil, err
 		}
 		return &applyOutput{Body: *out}, nil
 	})
@@ -453,7 +452,7 @@ func decodeApply(body []byte) (a wire.Apply, err error) {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&a); err != nil {
-		e := badJSON("the request", err)
+		e := router.BadJSON("the request", err)
 		e.Remedy = "see /openapi.json"
 		return a, e
 	}
@@ -471,7 +470,7 @@ func (s *Server) apply(ctx context.Context, a wire.Apply) (*wire.Applied, error)
 	for _, raw := range a.Objects {
 		o, err := decode(raw)
 		if err != nil {
-			errs = append(errs, listed(err)...)
+			errs = append(errs, router.ErrorsOf(err)...)
 			continue
 		}
 		c.puts = append(c.puts, o)

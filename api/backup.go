@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -35,10 +36,10 @@ type snapshotter interface {
 }
 
 func (s *Server) backup(w http.ResponseWriter, r *http.Request) error {
-	q := query(r, "images")
-	images := q.boolean("images")
-	if q.err != nil {
-		return q.err
+	q := router.Query(r, "images")
+	images := q.Boolean("images")
+	if q.Err != nil {
+		return q.Err
 	}
 	store, ok := s.o.Store.(snapshotter)
 	if !ok {
@@ -53,7 +54,7 @@ func (s *Server) backup(w http.ResponseWriter, r *http.Request) error {
 	if err := s.snapshot(r.Context(), store, f); err != nil {
 		return err
 	}
-	out := &lazyHeader{w: w, mediaType: "application/x-tar"}
+	out := router.NewStream(w, "application/x-tar")
 	buffer := bufio.NewWriterSize(tarTo{out}, 256<<10)
 	t := tar.NewWriter(buffer)
 	parts := backedUp
@@ -64,7 +65,7 @@ func (s *Server) backup(w http.ResponseWriter, r *http.Request) error {
 	if err == nil {
 		err = errors.Join(t.Close(), buffer.Flush())
 	}
-	out.end(err)
+	out.End(err)
 	return nil
 }
 
@@ -77,10 +78,10 @@ func (s *Server) snapshot(ctx context.Context, store snapshotter, f *os.File) er
 }
 
 // tarTo writes into an answer.
-type tarTo struct{ out *lazyHeader }
+type tarTo struct{ out *router.StreamWriter }
 
 func (t tarTo) Write(b []byte) (int, error) {
-	t.out.write(b)
+	t.out.Send(b)
 	return len(b), nil
 }
 

@@ -7,14 +7,15 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 )
 
 func (s *Server) capture(w http.ResponseWriter, r *http.Request) error {
-	q := query(r, withTuple("count", "length", "back", "node", "instance")...)
-	spec := onpath.CaptureSpec{Count: q.amount("count"), Length: q.amount("length"), Tuple: q.tuple()}
-	back := q.boolean("back")
-	if q.err != nil {
-		return q.err
+	q := router.Query(r, router.WithTuple("count", "length", "back", "node", "instance")...)
+	spec := onpath.CaptureSpec{Count: q.Amount("count"), Length: q.Amount("length"), Tuple: q.Tuple()}
+	back := q.Boolean("back")
+	if q.Err != nil {
+		return q.Err
 	}
 	node, err := s.captureAt(r.Context(), q, back, &spec)
 	if err != nil {
@@ -25,7 +26,7 @@ func (s *Server) capture(w http.ResponseWriter, r *http.Request) error {
 		tenant, name = onpath.Ref(name).Resolve(rights.OwnTenant(r.Context()))
 		object = onpath.Key{Kind: onpath.KindInstance, Tenant: tenant, Name: name}.String()
 	}
-	if err := (logging{s}).logged(r.Context(), onpath.LogCapture, tenant, object, "packets are read"); err != nil {
+	if err := s.router.WriteEntry(r.Context(), onpath.LogCapture, tenant, object, "packets are read"); err != nil {
 		return err
 	}
 	if who := rights.WhoIs(r.Context()); who.Tenanted() { // a node has one at a time
@@ -42,7 +43,7 @@ func (s *Server) capture(w http.ResponseWriter, r *http.Request) error {
 const userCapture = 10 * time.Minute
 
 // captureAt finds the vport meant, and its node.
-func (s *Server) captureAt(ctx context.Context, q *values, back bool, spec *onpath.CaptureSpec) (string, error) {
+func (s *Server) captureAt(ctx context.Context, q *router.Values, back bool, spec *onpath.CaptureSpec) (string, error) {
 	if name := q.Get("node"); name != "" {
 		o, err := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindNode, Name: name})
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/wire"
 	"github.com/onpath/onpath/store"
 )
@@ -377,7 +378,7 @@ func (s *Server) keepNeeded(ctx context.Context, why string, steps []undoStep, w
 	for len(writes) > 0 {
 		needed := map[string]*onpath.Error{}
 		if _, err := s.o.Controller.Check(ctx, writes, false); err != nil {
-			for _, e := range listed(err) {
+			for _, e := range router.ErrorsOf(err) {
 				needed[e.Object] = e
 			}
 		}

@@ -8,9 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -23,16 +22,17 @@ type nodeInput struct {
 
 func (s *Server) registerPerNode() {
 	registerPerNode[onpath.Counters](s, "/v1/counters", "counters", "Hop counters, by node", onpath.OpCounters)
-	registerPerNode[[]onpath.Distance](s, "/v1/distances", "distances", "What nodes measured last of each other, by node", onpath.OpDistances)
+	registerPerNode[[]onpath.Distance](s, "/v1/distances", "distances", "What nodes measured last of each other, by node",
+		onpath.OpDistances)
 	registerPerNode[map[string]onpath.Usage](s, "/v1/usage", "usage", "What instances use, by node", onpath.OpUsage)
 }
 
 func registerPerNode[T any](s *Server, path, id, summary string, op onpath.NodeOp) {
-	huma.Register(s.doc, operation(http.MethodGet, path, id, summary),
+	router.Register(s.router, router.Operation(http.MethodGet, path, id, summary),
 		func(ctx context.Context, in *nodeInput) (*struct{ Body wire.PerNode[T] }, error) {
 			out, err := askNodes[T](ctx, s, in.Node, op)
 			if err != nil {
-				return nil, s.answer(ctx, err)
+				return nil, err
 			}
 			return &struct{ Body wire.PerNode[T] }{*out}, nil
 		})
@@ -73,7 +73,7 @@ func eachNode[T any](ctx context.Context, nodes []string, ask func(context.Conte
 		})
 	}
 	wg.Wait()
-	return out, stopped(request, nil) // then no node was away
+	return out, router.Stopped(request, nil) // then no node was away
 }
 
 func (s *Server) askNode(ctx context.Context, node string, op onpath.NodeOp, v any) error {

@@ -6,17 +6,18 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/session"
 )
 
 // exec connects the caller with a command; the two speak frames that the server
 // does not look into.
 func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
-	q := query(r, "command", "tty", "stdin")
-	request := onpath.ExecRequest{Command: q.Values["command"], TTY: q.boolean("tty"), Stdin: q.boolean("stdin")}
+	q := router.Query(r, "command", "tty", "stdin")
+	request := onpath.ExecRequest{Command: q.Values["command"], TTY: q.Boolean("tty"), Stdin: q.Boolean("stdin")}
 	switch {
-	case q.err != nil:
-		return q.err
+	case q.Err != nil:
+		return q.Err
 	case len(request.Command) == 0:
 		return onpath.Errorf(onpath.CodeInvalid, "no command is given")
 	case r.Header.Get("Upgrade") != session.ExecProtocol:
@@ -27,7 +28,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	request.Instance = i.Metadata.Tenant + "/" + i.Metadata.Name
-	err = logging{s}.logged(r.Context(), onpath.LogExec, i.Metadata.Tenant, onpath.KeyOf(i).String(), "command %s", request.Command[0])
+	err = s.router.WriteEntry(r.Context(), onpath.LogExec, i.Metadata.Tenant, onpath.KeyOf(i).String(), "command %s", request.Command[0])
 	if err != nil {
 		return err
 	}
@@ -47,7 +48,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 		_ = c.Close() // the caller is gone: end the command
 	}()
 	if _, err := io.Copy(conn, c); err != nil {
-		_ = session.FailExec(conn, stopped(r.Context(), err))
+		_ = session.FailExec(conn, router.Stopped(r.Context(), err))
 	}
 	return nil
 }

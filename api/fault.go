@@ -8,21 +8,20 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 )
 
 // faultTime is how long a node may take to cause a fault.
 const faultTime = 10 * time.Second
 
 func (s *Server) registerFaults() {
-	op := operation(http.MethodPost, "/v1/faults", "fault", "Cause a fault of an instance or a node on purpose; it ends by itself")
-	huma.Register(s.doc, op, func(ctx context.Context, in *struct{ Body onpath.FaultRequest }) (*struct{ Body onpath.Fault }, error) {
+	op := router.Operation(http.MethodPost, "/v1/faults", "fault", "Cause a fault of an instance or a node on purpose; it ends by itself")
+	router.Register(s.router, op, func(ctx context.Context, in *struct{ Body onpath.FaultRequest }) (*struct{ Body onpath.Fault }, error) {
 		f, err := s.fault(ctx, in.Body)
 		if err != nil {
-			return nil, s.answer(ctx, err)
+			return nil, err
 		}
 		return &struct{ Body onpath.Fault }{*f}, nil
 	})

@@ -9,16 +9,17 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/wire"
 )
 
 // flows sends the flow entries of all nodes. A user sees those at his
 // instances, one of which he names.
 func (s *Server) flows(w http.ResponseWriter, r *http.Request) error {
-	q := query(r, withTuple("path", "node", "instance")...)
-	f := onpath.FlowFilter{Tuple: q.tuple(), Path: onpath.PathID(q.integer("path", 0))}
-	if q.err != nil {
-		return q.err
+	q := router.Query(r, router.WithTuple("path", "node", "instance")...)
+	f := onpath.FlowFilter{Tuple: q.Tuple(), Path: onpath.PathID(q.Integer("path", 0))}
+	if q.Err != nil {
+		return q.Err
 	}
 	node := q.Get("node")
 	if name := q.Get("instance"); name != "" {
@@ -29,20 +30,20 @@ func (s *Server) flows(w http.ResponseWriter, r *http.Request) error {
 		}
 		f.Vport, node = i.Spec.Vport, i.Spec.Node
 	}
-	out := &lazyHeader{w: w, mediaType: "application/x-ndjson"}
+	out := router.NewStream(w, "application/x-ndjson")
 	for _, n := range s.nodesMeant(node) {
-		if err := stopped(r.Context(), s.nodeFlows(r.Context(), n, f, out)); err != nil && !out.begun && node != "" {
+		if err := router.Stopped(r.Context(), s.nodeFlows(r.Context(), n, f, out)); err != nil && !out.Begun() && node != "" {
 			return err
 		} else if err != nil {
-			out.end(err)
+			out.End(err)
 			return nil
 		}
 	}
-	out.end(nil)
+	out.End(nil)
 	return nil
 }
 
-func (s *Server) nodeFlows(ctx context.Context, node string, f onpath.FlowFilter, out *lazyHeader) error {
+func (s *Server) nodeFlows(ctx context.Context, node string, f onpath.FlowFilter, out *router.StreamWriter) error {
 	c, err := s.o.Hub.Call(ctx, node, onpath.OpFlows, f)
 	if err != nil {
 		return err
@@ -57,6 +58,6 @@ func (s *Server) nodeFlows(ctx context.Context, node string, f onpath.FlowFilter
 			return err
 		}
 		b, _ := json.Marshal(wire.Flow{Node: node, Entry: e})
-		out.write(append(b, '\n'))
+		out.Send(append(b, '\n'))
 	}
 }

@@ -4,19 +4,18 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/router"
 )
 
 func (s *Server) registerWatchFlow() {
-	huma.Register(s.doc, operation(http.MethodGet, "/v1/watchflow", "watchFlow",
+	router.Register(s.router, router.Operation(http.MethodGet, "/v1/watchflow", "watchFlow",
 		"Count a flow's packets at each hop, and read what was counted since the first request; ends by itself ten seconds after the "+
 			"last one"),
 		func(ctx context.Context, in *traceInput) (*struct{ Body onpath.FlowWatch }, error) {
 			w, err := s.watchFlow(ctx, in)
 			if err != nil {
-				return nil, s.answer(ctx, err)
+				return nil, err
 			}
 			return &struct{ Body onpath.FlowWatch }{*w}, nil
 		})

@@ -10,10 +10,9 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -172,14 +171,14 @@ func unpackVersion(value []byte) (v wire.ObjectVersion, err error) {
 // registerHistory adds the operation of one kind.
 func (s *Server) registerHistory(kind onpath.Kind, path string) {
 	id := "history-" + strings.ToLower(string(kind))
-	s.access[id] = access{rights.Read, kind}
-	op := itemOperation(http.MethodGet, path+"/history", id, "The last versions of one of the "+kind.Plural()+", the oldest first")
-	huma.Register(s.doc, op, func(ctx context.Context, in *getInput) (*bodyOf[[]wire.ObjectVersion], error) {
-		list, err := s.history(ctx, in.at.key(kind))
+	s.router.Allow(id, rights.Read, kind)
+	op := router.ItemOperation(http.MethodGet, path+"/history", id, "The last versions of one of the "+kind.Plural()+", the oldest first")
+	router.Register(s.router, op, func(ctx context.Context, in *router.Item) (*router.Body[[]wire.ObjectVersion], error) {
+		list, err := s.history(ctx, in.Key(kind))
 		if err != nil {
-			return nil, s.answer(ctx, err)
+			return nil, err
 		}
-		return &bodyOf[[]wire.ObjectVersion]{list}, nil
+		return router.NewBody(list), nil
 	})
 }
 

@@ -162,14 +162,12 @@ func refuse(status int, code, format string, args ...any) error {
 	return &refusal{status, code, fmt.Sprintf(format, args...)}
 }
 
-func isImage(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/v2/") }
-
 func (s *Server) serveImages(w http.ResponseWriter, r *http.Request) {
 	err := s.images.serve(w, r)
 	var known *refusal
 	if !errors.As(err, &known) {
 		if err != nil {
-			s.fail(w, r, err)
+			s.router.Fail(w, r, err)
 		}
 		return
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/store/mem"
 )
 
@@ -48,8 +49,8 @@ const (
 func newImages(t *testing.T) *imageWorld {
 	t.Helper()
 	w := &imageWorld{T: t, dir: t.TempDir()}
-	w.stall.Store(int64(stall))
-	w.server = &Server{log: slog.New(slog.DiscardHandler)}
+	w.stall.Store(int64(time.Minute))
+	w.server = &Server{log: slog.New(slog.DiscardHandler), router: router.New(router.Options{Log: slog.New(slog.DiscardHandler)}, nil)}
 	w.server.o = Options{Store: mem.New(mem.Options{Clock: w.now, Keep: 100}), Clock: w.now}
 	var err error
 	if w.server.pending, err = openPending(context.Background(), w.server.o.Store, w.server.log); err != nil {
@@ -59,7 +60,7 @@ func newImages(t *testing.T) *imageWorld {
 	w.web = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		role, tenant, _ := strings.Cut(r.Header.Get("As"), " ")
 		who := auth.Identity{Role: auth.Role(role), Tenant: tenant, Name: "x"}
-		rw, r, done := rolling(rw, r, time.Duration(w.stall.Load()))
+		rw, r, done := router.Rolling(rw, r, time.Duration(w.stall.Load()))
 		defer done()
 		w.server.serveImages(rw, r.WithContext(rights.WithIdentity(r.Context(), who)))
 	}))

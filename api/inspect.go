@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/router"
 )
 
 // inspect reads the code that a function brings, and records in its status what it is.
@@ -59,7 +60,7 @@ func (s *Server) check(spec *onpath.FunctionSpec, config, files string) (errs on
 	if c == nil {
 		return nil
 	}
-	for _, err := range listed(c.CheckConfig(spec, false)) {
+	for _, err := range router.ErrorsOf(c.CheckConfig(spec, false)) {
 		if rest, ok := strings.CutPrefix(err.Field, "files"); ok {
 			err.Field = files + rest
 		} else if rest, ok := strings.CutPrefix(err.Field, "config"); ok {
@@ -84,7 +85,7 @@ func (s *Server) checkAdded(spec *onpath.FunctionSpec, env onpath.Env, with map[
 		return nil // said when the function is applied
 	}
 	all := spec.With(env, with)
-	for _, err := range listed(c.CheckConfig(&all, true)) {
+	for _, err := range router.ErrorsOf(c.CheckConfig(&all, true)) {
 		field, name, _ := strings.Cut(strings.TrimSuffix(err.Field, "]"), "[")
 		_, told := env[name]
 		_, given := with[name]

@@ -4,11 +4,10 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -23,31 +22,20 @@ func (s *Server) authority() (*auth.Authority, error) {
 }
 
 func (s *Server) registerAuth() {
-	register(s, http.MethodPost, "/v1/tokens", "create-token", "Make a join token for a node or user", s.createToken)
-	register(s, http.MethodGet, "/v1/tokens", "list-tokens", "Join tokens that can still be used", s.listTokens)
-	register(s, http.MethodDelete, "/v1/tokens/{id}", "delete-token", "Make a join token unusable", s.deleteToken)
-	register(s, http.MethodPost, "/v1/join", "join", "Redeem a join token for a certificate; needs no other credential", s.join)
-	register(s, http.MethodPost, "/v1/renew", "renew", "Renew one's certificate", s.renew)
-	register(s, http.MethodPost, "/v1/revoke", "revoke", "Make all certificates of somebody unacceptable", s.revoke)
-	register(s, http.MethodGet, "/v1/whoami", "whoami", "Who the server thinks you are",
-		func(ctx context.Context, _ *struct{}) (*bodyOf[auth.Identity], error) {
-			return &bodyOf[auth.Identity]{rights.WhoIs(ctx)}, nil
+	router.RegisterSmall(s.router, http.MethodPost, "/v1/tokens", "create-token", "Make a join token for a node or user", s.createToken)
+	router.RegisterSmall(s.router, http.MethodGet, "/v1/tokens", "list-tokens", "Join tokens that can still be used", s.listTokens)
+	router.RegisterSmall(s.router, http.MethodDelete, "/v1/tokens/{id}", "delete-token", "Make a join token unusable", s.deleteToken)
+	router.RegisterSmall(s.router, http.MethodPost, "/v1/join", "join",
+		"Redeem a join token for a certificate; needs no other credential", s.join)
+	router.RegisterSmall(s.router, http.MethodPost, "/v1/renew", "renew", "Renew one's certificate", s.renew)
+	router.RegisterSmall(s.router, http.MethodPost, "/v1/revoke", "revoke", "Make all certificates of somebody unacceptable", s.revoke)
+	router.RegisterSmall(s.router, http.MethodGet, "/v1/whoami", "whoami", "Who the server thinks you are",
+		func(ctx context.Context, _ *struct{}) (*router.Body[auth.Identity], error) {
+			return router.NewBody(rights.WhoIs(ctx)), nil
 		})
 }
 
-type bodyOf[T any] struct{ Body T }
-
-// register adds an operation with a small body.
-func register[In, Out any](s *Server, method, path, id, summary string, do func(context.Context, *In) (*Out, error)) {
-	op := operation(method, path, id, summary)
-	op.MaxBodyBytes = 64 << 10
-	huma.Register(s.doc, op, func(ctx context.Context, in *In) (*Out, error) {
-		out, err := do(ctx, in)
-		return out, s.answer(ctx, err)
-	})
-}
-
-func (s *Server) createToken(ctx context.Context, in *bodyOf[auth.TokenRequest]) (*bodyOf[wire.Token], error) {
+func (s *Server) createToken(ctx context.Context, in *router.Body[auth.TokenRequest]) (*router.Body[wire.Token], error) {
 	a, err := s.authority()
 	if err != nil {
 		return nil, err
@@ -63,7 +51,7 @@ func (s *Server) createToken(ctx context.Context, in *bodyOf[auth.TokenRequest])
 	if err := s.tenantOf(ctx, in.Body); err != nil {
 		return nil, err
 	}
-	err = logging{s}.logged(ctx, onpath.LogAccess, in.Body.Tenant, "", "a join token for %s %s is made", in.Body.Role, in.Body.Name)
+	err = s.router.WriteEntry(ctx, onpath.LogAccess, in.Body.Tenant, "", "a join token for %s %s is made", in.Body.Role, in.Body.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -71,8 +59,9 @@ func (s *Server) createToken(ctx context.Context, in *bodyOf[auth.TokenRequest])
 	if err != nil {
 		return nil, err
 	}
-	s.log.Info("join token made", "by", rights.WhoIs(ctx).URI(), "id", info.ID, "role", info.Role, "name", info.Name, "expires", info.Expires)
-	return &bodyOf[wire.Token]{wire.Token{Word: word, ID: info.ID, Expires: info.Expires}}, nil
+	s.log.Info("join token made", "by", rights.WhoIs(ctx).URI(), "id", info.ID, "role", info.Role, "name", info.Name,
+		"expires", info.Expires)
+	return router.NewBody(wire.Token{Word: word, ID: info.ID, Expires: info.Expires}), nil
 }
 
 // tenantOf refuses tokens for users of a tenant that does not exist. Two tenants always
@@ -91,12 +80,12 @@ func (s *Server) tenantOf(ctx context.Context, r auth.TokenRequest) error {
 	return e
 }
 
-func (s *Server) listTokens(ctx context.Context, _ *struct{}) (*bodyOf[[]auth.TokenInfo], error) {
+func (s *Server) listTokens(ctx context.Context, _ *struct{}) (*router.Body[[]auth.TokenInfo], error) {
 	a, err := s.authority()
 	if err != nil {
 		return nil, err
 	}
-	return &bodyOf[[]auth.TokenInfo]{a.Tokens()}, nil
+	return router.NewBody(a.Tokens()), nil
 }
 
 func (s *Server) deleteToken(ctx context.Context, in *struct {
@@ -106,7 +95,7 @@ func (s *Server) deleteToken(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	if err := (logging{s}).logged(ctx, onpath.LogAccess, "", "", "join token %s is deleted", in.ID); err != nil {
+	if err := s.router.WriteEntry(ctx, onpath.LogAccess, "", "", "join token %s is deleted", in.ID); err != nil {
 		return nil, err
 	}
 	list := a.Tokens()
@@ -115,28 +104,28 @@ func (s *Server) deleteToken(ctx context.Context, in *struct {
 	}
 	for _, t := range list {
 		if t.ID == in.ID && t.API { // what its holder has begun ends, too
-			s.live.revoke(auth.Identity{Role: t.Role, Name: t.Name, Tenant: t.Tenant}.URI())
+			s.router.EndRequests(auth.Identity{Role: t.Role, Name: t.Name, Tenant: t.Tenant}.URI())
 		}
 	}
 	return nil, nil
 }
 
-func (s *Server) join(ctx context.Context, in *bodyOf[wire.Join]) (*bodyOf[wire.Joined], error) {
+func (s *Server) join(ctx context.Context, in *router.Body[wire.Join]) (*router.Body[wire.Joined], error) {
 	a, err := s.authority()
 	if err != nil {
 		return nil, err
 	}
 	cert, who, err := a.Join(in.Body.Secret, in.Body.Name, []byte(in.Body.Request))
 	if err != nil {
-		logging{s}.refusedJoin(ctx, in.Body.Name, err)
+		s.router.NoteRefusedJoin(ctx, in.Body.Name, err)
 		s.log.Warn("a join was refused", "name", in.Body.Name, "error", err)
 		return nil, err
 	}
 	s.log.Info("joined", "identity", who.URI())
-	return &bodyOf[wire.Joined]{wire.Joined{Certificate: string(cert), Authority: string(a.CertPEM()), Identity: who.URI()}}, nil
+	return router.NewBody(wire.Joined{Certificate: string(cert), Authority: string(a.CertPEM()), Identity: who.URI()}), nil
 }
 
-func (s *Server) renew(ctx context.Context, in *bodyOf[wire.Renew]) (*bodyOf[wire.Joined], error) {
+func (s *Server) renew(ctx context.Context, in *router.Body[wire.Renew]) (*router.Body[wire.Joined], error) {
 	a, err := s.authority()
 	if err != nil {
 		return nil, err
@@ -147,10 +136,10 @@ func (s *Server) renew(ctx context.Context, in *bodyOf[wire.Renew]) (*bodyOf[wir
 		return nil, err
 	}
 	s.log.Info("certificate renewed", "identity", who.URI())
-	return &bodyOf[wire.Joined]{wire.Joined{Certificate: string(cert), Authority: string(a.CertPEM()), Identity: who.URI()}}, nil
+	return router.NewBody(wire.Joined{Certificate: string(cert), Authority: string(a.CertPEM()), Identity: who.URI()}), nil
 }
 
-func (s *Server) revoke(ctx context.Context, in *bodyOf[wire.Revoke]) (*struct{}, error) {
+func (s *Server) revoke(ctx context.Context, in *router.Body[wire.Revoke]) (*struct{}, error) {
 	a, err := s.authority()
 	if err != nil {
 		return nil, err
@@ -159,13 +148,13 @@ func (s *Server) revoke(ctx context.Context, in *bodyOf[wire.Revoke]) (*struct{}
 	if err != nil {
 		return nil, err
 	}
-	if err := (logging{s}).logged(ctx, onpath.LogAccess, who.Tenant, "", "certificates of %s are revoked", who.URI()); err != nil {
+	if err := s.router.WriteEntry(ctx, onpath.LogAccess, who.Tenant, "", "certificates of %s are revoked", who.URI()); err != nil {
 		return nil, err
 	}
 	if err := a.Revoke(who.URI()); err != nil {
 		return nil, err
 	}
-	s.live.revoke(who.URI())
+	s.router.EndRequests(who.URI())
 	s.log.Info("certificates revoked", "by", rights.WhoIs(ctx).URI(), "identity", who.URI())
 	if who.Role == auth.RoleNode {
 		s.o.Hub.Disconnect(who.Name, "its certificate was revoked")

@@ -5,14 +5,15 @@ import (
 	"net/http"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/router"
 )
 
 func (s *Server) logs(w http.ResponseWriter, r *http.Request) error {
-	q := query(r, "tail", "follow", "previous", "since", "timestamps")
-	request := onpath.LogsRequest{Tail: q.integer("tail", -1), Follow: q.boolean("follow"), Previous: q.boolean("previous"),
-		Since: q.duration("since"), Timestamps: q.boolean("timestamps")}
-	if q.err != nil {
-		return q.err
+	q := router.Query(r, "tail", "follow", "previous", "since", "timestamps")
+	request := onpath.LogsRequest{Tail: q.Integer("tail", -1), Follow: q.Boolean("follow"), Previous: q.Boolean("previous"),
+		Since: q.Duration("since"), Timestamps: q.Boolean("timestamps")}
+	if q.Err != nil {
+		return q.Err
 	}
 	if request.Follow && request.Previous {
 		return onpath.Errorf(onpath.CodeInvalid, "an earlier run writes nothing more: there is nothing to follow")

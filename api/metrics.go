@@ -2,9 +2,6 @@ package api
 
 import (
 	"net/http"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -70,43 +67,6 @@ func Metrics() ([]prometheus.Collector, error) {
 		return nil, err
 	}
 	return m.own(nil, nil, nil), nil
-}
-
-// statusWriter remembers the status of an answer.
-type statusWriter struct {
-	http.ResponseWriter
-	status int
-}
-
-func (w *statusWriter) WriteHeader(code int) {
-	w.status = code
-	w.ResponseWriter.WriteHeader(code)
-}
-
-// Unwrap lets http.ResponseController reach the connection.
-func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// Flush implements http.Flusher.
-func (w *statusWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
-
-func (m *metrics) serve(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) (status int) {
-	_, route := mux.Handler(r)
-	sw := &statusWriter{ResponseWriter: w, status: http.StatusOK}
-	began := time.Now()
-	mux.ServeHTTP(sw, r)
-	if !streams(route) {
-		m.requests.WithLabelValues(route, strconv.Itoa(sw.status)).Observe(time.Since(began).Seconds())
-	}
-	return sw.status
-}
-
-func streams(route string) bool {
-	for _, s := range []string{"/v1/watch", "/v1/flows", "/v1/capture", "/logs", "/exec", session.Path, "/v2/"} {
-		if strings.HasSuffix(route, s) {
-			return true
-		}
-	}
-	return false
 }
 
 func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) error {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 )
 
 const (
@@ -16,13 +17,13 @@ const (
 
 // notifications sends what functions told their owners. A user sees those of his tenant.
 func (s *Server) notifications(w http.ResponseWriter, r *http.Request) error {
-	q := query(r, "tenant", "instance", "limit", "follow")
+	q := router.Query(r, "tenant", "instance", "limit", "follow")
 	f := onpath.NotificationFilter{Tenant: q.Get("tenant"), Instance: q.Get("instance")}
-	f.Limit = q.integer("limit", defaultNotifications)
-	follow := q.boolean("follow")
+	f.Limit = q.Integer("limit", defaultNotifications)
+	follow := q.Boolean("follow")
 	switch {
-	case q.err != nil:
-		return q.err
+	case q.Err != nil:
+		return q.Err
 	case f.Limit < 0 || f.Limit > mostNotifications:
 		return onpath.Errorf(onpath.CodeInvalid, "limit: %d is out of range: 0 to %d", f.Limit, mostNotifications)
 	case s.o.Notifications == nil:
@@ -31,18 +32,18 @@ func (s *Server) notifications(w http.ResponseWriter, r *http.Request) error {
 	if who := rights.WhoIs(r.Context()); who.Tenanted() {
 		f.Tenant = who.Tenant
 	}
-	out := &lazyHeader{w: w, mediaType: "application/x-ndjson"}
+	out := router.NewStream(w, "application/x-ndjson")
 	write := func(n onpath.Notification) error {
 		b, err := json.Marshal(&n)
-		out.write(append(b, '\n'))
+		out.Send(append(b, '\n'))
 		return err
 	}
 	if follow {
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
-		out.write(nil)
+		out.Send(nil)
 		err := s.o.Notifications.Follow(ctx, f, write)
-		out.end(stopped(r.Context(), err))
+		out.End(router.Stopped(r.Context(), err))
 		return nil
 	}
 	if f.Limit > 0 {
@@ -56,6 +57,6 @@ func (s *Server) notifications(w http.ResponseWriter, r *http.Request) error {
 			}
 		}
 	}
-	out.end(nil)
+	out.End(nil)
 	return nil
 }

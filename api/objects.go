@@ -15,6 +15,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -24,54 +25,33 @@ type listInput struct {
 
 type listOutput[T any] struct{ Body wire.List[T] }
 
-// item is the object that a path names; the parts of the path depend on the
-// kind, so they are read by hand.
-type item struct{ tenant, name string }
-
-func itemOf(ctx huma.Context) item { return item{ctx.Param("tenant"), ctx.Param("name")} }
-
-func (i item) key(kind onpath.Kind) onpath.Key {
-	return onpath.Key{Kind: kind, Tenant: i.tenant, Name: i.name}
-}
-
-type getInput struct{ at item }
-
-// Resolve implements huma.Resolver.
-func (in *getInput) Resolve(ctx huma.Context) []error { in.at = itemOf(ctx); return nil }
-
 type objectOutput[T any] struct {
 	ETag string `header:"ETag" doc:"the object's version"`
 	Body T
 }
 
 type putInput struct {
-	at      item
+	router.Item
 	IfMatch string `header:"If-Match" doc:"the version that was read; default metadata.version, and without either whatever is there"`
 	RawBody []byte `contentType:"application/json"`
 }
 
-// Resolve implements huma.Resolver.
-func (in *putInput) Resolve(ctx huma.Context) []error { in.at = itemOf(ctx); return nil }
-
 type deleteInput struct {
-	at      item
+	router.Item
 	IfMatch string `header:"If-Match" doc:"the version that was read; default whatever is there"`
 	Force   bool   `query:"force" doc:"a node that is away goes, whatever it had"`
 }
-
-// Resolve implements huma.Resolver.
-func (in *deleteInput) Resolve(ctx huma.Context) []error { in.at = itemOf(ctx); return nil }
 
 type changeOutput struct{ Body wire.ObjectChange }
 
 // registerObjects adds the operations of one kind.
 func registerObjects[T onpath.Object](s *Server, kind onpath.Kind) {
 	base := "/v1/" + kind.Plural()
-	huma.Register(s.doc, operation(http.MethodGet, base, "list-"+kind.Plural(), "List "+kind.Plural()),
+	router.Register(s.router, router.Operation(http.MethodGet, base, "list-"+kind.Plural(), "List "+kind.Plural()),
 		func(ctx context.Context, in *listInput) (*listOutput[T], error) {
 			list, revision, err := s.list(ctx, kind, in.Tenant)
 			if err != nil {
-				return nil, s.answer(ctx, err)
+				return nil, err
 			}
 			out := &listOutput[T]{Body: wire.List[T]{Items: make([]T, 0, len(list)), Revision: revision}}
 			for _, o := range list {
@@ -88,14 +68,16 @@ func registerItem[T onpath.Object](s *Server, kind onpath.Kind) {
 		path = "/v1/" + kind.Plural() + "/{tenant}/{name}"
 	}
 	one := strings.ToLower(string(kind))
-	s.access["list-"+kind.Plural()], s.access["get-"+one] = access{rights.List, kind}, access{rights.Read, kind}
-	s.access["put-"+one], s.access["delete-"+one] = access{rights.Write, kind}, access{rights.Delete, kind}
-	huma.Register(s.doc, itemOperation(http.MethodGet, path, "get-"+one, "Read one of the "+kind.Plural()),
-		func(ctx context.Context, in *getInput) (*objectOutput[T], error) {
-			k := in.at.key(kind)
+	s.router.Allow("list-"+kind.Plural(), rights.List, kind)
+	s.router.Allow("get-"+one, rights.Read, kind)
+	s.router.Allow("put-"+one, rights.Write, kind)
+	s.router.Allow("delete-"+one, rights.Delete, kind)
+	router.Register(s.router, router.ItemOperation(http.MethodGet, path, "get-"+one, "Read one of the "+kind.Plural()),
+		func(ctx context.Context, in *router.Item) (*objectOutput[T], error) {
+			k := in.Key(kind)
 			o, err := s.o.Store.Get(ctx, k)
 			if err != nil {
-				return nil, s.answer(ctx, s.madeByChain(ctx, k, err))
+				return nil, s.madeByChain(ctx, k, err)
 			}
 			return &objectOutput[T]{ETag: etag(o.Meta().Version), Body: o.(T)}, nil
 		})
@@ -103,41 +85,27 @@ func registerItem[T onpath.Object](s *Server, kind onpath.Kind) {
 		return
 	}
 	s.registerHistory(kind, path)
-	put := itemOperation(http.MethodPut, path, "put-"+one, "Create or replace one of the "+kind.Plural())
+	put := router.ItemOperation(http.MethodPut, path, "put-"+one, "Create or replace one of the "+kind.Plural())
 	put.MaxBodyBytes = wire.MaxObjectBody
 	put.SkipValidateBody = true // read strictly, and checked by Validate
 	put.RequestBody = &huma.RequestBody{Required: true}
-	huma.Register(s.doc, put, func(ctx context.Context, in *putInput) (*objectOutput[T], error) {
-		o, err := s.put(ctx, in.at.key(kind), in.IfMatch, in.RawBody)
+	router.Register(s.router, put, func(ctx context.Context, in *putInput) (*objectOutput[T], error) {
+		o, err := s.put(ctx, in.Key(kind), in.IfMatch, in.RawBody)
 		if err != nil {
-			return nil, s.answer(ctx, err)
+			return nil, err
 		}
 		return &objectOutput[T]{ETag: etag(o.Meta().Version), Body: o.(T)}, nil
 	})
 	// Register describes a body that is read raw as bytes.
-	put.RequestBody.Content["application/json"].Schema = s.doc.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "")
-	huma.Register(s.doc, itemOperation(http.MethodDelete, path, "delete-"+one, "Delete one of the "+kind.Plural()),
+	put.RequestBody.Content["application/json"].Schema = s.router.SchemaOf(reflect.TypeFor[T]())
+	router.Register(s.router, router.ItemOperation(http.MethodDelete, path, "delete-"+one, "Delete one of the "+kind.Plural()),
 		func(ctx context.Context, in *deleteInput) (*changeOutput, error) {
-			change, err := s.remove(ctx, in.at.key(kind), in.IfMatch, in.Force)
+			change, err := s.remove(ctx, in.Key(kind), in.IfMatch, in.Force)
 			if err != nil {
-				return nil, s.answer(ctx, err)
+				return nil, err
 			}
 			return &changeOutput{Body: change}, nil
 		})
-}
-
-// itemOperation describes the parameters that a path names.
-func itemOperation(method, path, id, summary string) huma.Operation {
-	op := operation(method, path, id, summary)
-	op.Parameters = pathParams(path)
-	return op
-}
-
-func pathParams(path string) (params []*huma.Param) {
-	for _, name := range pathNames(path) {
-		params = append(params, &huma.Param{Name: name, In: "path", Required: true, Schema: &huma.Schema{Type: huma.TypeString}})
-	}
-	return params
 }
 
 func (s *Server) list(ctx context.Context, kind onpath.Kind, tenant string) ([]onpath.Object, int64, error) {
@@ -253,7 +221,7 @@ func (s *Server) forgetTenant(name string) {
 		s.log.Error("the users of a deleted tenant could not be revoked", "tenant", name, "error", err)
 	}
 	for _, uri := range gone {
-		s.live.revoke(uri)
+		s.router.EndRequests(uri)
 	}
 }
 
@@ -271,7 +239,7 @@ func (s *Server) forgetNode(name string) {
 func decode(body []byte) (onpath.Object, error) {
 	var t onpath.TypeMeta
 	if err := json.Unmarshal(body, &t); err != nil {
-		return nil, badJSON("the object", err)
+		return nil, router.BadJSON("the object", err)
 	}
 	if t.APIVersion != onpath.APIVersion {
 		e := onpath.Errorf(onpath.CodeInvalid, "apiVersion is %q", t.APIVersion)
@@ -285,7 +253,7 @@ func decode(body []byte) (onpath.Object, error) {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(o); err != nil {
-		e := badJSON("", err)
+		e := router.BadJSON("", err)
 		e.Object = onpath.KeyOf(o).String()
 		return nil, e
 	}
@@ -307,16 +275,4 @@ func version(ifMatch string, own int64) (int64, error) {
 		return 0, onpath.Errorf(onpath.CodeInvalid, "If-Match is %s; write the version that was read", ifMatch)
 	}
 	return v, nil
-}
-
-func operation(method, path, id, summary string) huma.Operation {
-	tag := strings.Split(strings.TrimPrefix(path, "/v1/"), "/")[0]
-	op := huma.Operation{
-		OperationID: id, Method: method, Path: path, Summary: summary, Tags: []string{strings.Trim(tag, "/")},
-		Errors: []int{400, 403, 404, 409, 503},
-	}
-	if isOpen(path) {
-		op.Security = []map[string][]string{{}}
-	}
-	return op
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 )
 
 // redactable leaves of itself what a tenant may see.
@@ -32,7 +33,7 @@ func redactErrors(ctx context.Context, err error, k onpath.Key) error {
 	who := rights.WhoIs(ctx)
 	var out onpath.Errors
 	hidden := false
-	for _, e := range listed(err) {
+	for _, e := range router.ErrorsOf(err) {
 		e := *e
 		switch {
 		case who.Role == auth.RoleOperator:

@@ -5,10 +5,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/wire"
 	"github.com/onpath/onpath/store"
 )
@@ -153,20 +152,21 @@ func (s *Server) registerReservations() {
 		From     time.Time `query:"from" doc:"default now"`
 		Until    time.Time `query:"until" doc:"default a day later"`
 	}
-	huma.Register(s.doc, operation(http.MethodGet, "/v1/capacity", "capacity", "What nodes have, have promised and have free over time"),
+	router.Register(s.router, router.Operation(http.MethodGet, "/v1/capacity", "capacity",
+		"What nodes have, have promised and have free over time"),
 		func(ctx context.Context, in *capacityInput) (*struct{ Body onpath.CapacityView }, error) {
 			v, err := s.o.Pool.Capacity(in.Cloudlet, in.From, in.Until)
 			if err != nil {
-				return nil, s.answer(ctx, err)
+				return nil, err
 			}
 			return &struct{ Body onpath.CapacityView }{v}, nil
 		})
-	huma.Register(s.doc, operation(http.MethodPost, "/v1/instances/{tenant}/{name}/move", "move-instance",
+	router.Register(s.router, router.Operation(http.MethodPost, "/v1/instances/{tenant}/{name}/move", "move-instance",
 		"Have an instance of a reservation leave its node"),
 		func(ctx context.Context, in *moveInput) (*struct{ Body onpath.Quote }, error) {
 			q, err := s.move(ctx, onpath.Key{Kind: onpath.KindInstance, Tenant: in.Tenant, Name: in.Name}, in.Body.To)
 			if err != nil {
-				return nil, s.answer(ctx, err)
+				return nil, err
 			}
 			return &struct{ Body onpath.Quote }{q}, nil
 		})

@@ -5,10 +5,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -25,11 +24,11 @@ type reservationListInput struct {
 type reservationList struct{ *Server }
 
 func (s reservationList) register() {
-	huma.Register(s.doc, operation(http.MethodGet, "/v1/reservations", "list-reservations", "List reservations, in pages"),
+	router.Register(s.router, router.Operation(http.MethodGet, "/v1/reservations", "list-reservations", "List reservations, in pages"),
 		func(ctx context.Context, in *reservationListInput) (*listOutput[*onpath.Reservation], error) {
 			out, err := s.read(ctx, in)
 			if err != nil {
-				return nil, s.answer(ctx, err)
+				return nil, err
 			}
 			return &listOutput[*onpath.Reservation]{Body: out}, nil
 		})

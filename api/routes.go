@@ -3,46 +3,20 @@ package api
 import (
 	"context"
 	"net/http"
-	"reflect"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/api/wire"
 )
 
 // routes builds the whole interface, and its OpenAPI description with it.
 func (s *Server) routes() {
-	registry := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
-	registry.RegisterTypeAlias(reflect.TypeFor[onpath.Endpoints](), reflect.TypeFor[endpointsSchema]())
-	registry.RegisterTypeAlias(reflect.TypeFor[onpath.ScalingMetric](), reflect.TypeFor[scalingMetricSchema]())
-	s.doc = humago.New(s.mux, huma.Config{
-		OpenAPI: &huma.OpenAPI{
-			OpenAPI: "3.1.0",
-			Info: &huma.Info{
-				Title: "onpath", Version: s.o.Version,
-				Description: "In-network services: which traffic passes through which functions. Errors are application/problem+json " +
-					"with a list `errors` of {code, object, field, message, remedy}.",
-				License: &huma.License{Name: "Apache-2.0", Identifier: "Apache-2.0"},
-			},
-			Components: &huma.Components{Schemas: registry, SecuritySchemes: map[string]*huma.SecurityScheme{
-				"bearer":      {Type: "http", Scheme: "bearer", Description: "a token of onpath token"},
-				"certificate": {Type: "mutualTLS", Description: "a client certificate that the server's authority signed"},
-			}},
-			// The unix socket asks for neither: its file's permissions say who may open it.
-			Security: []map[string][]string{{"bearer": {}}, {"certificate": {}}, {}},
-		},
-		OpenAPIPath: "/openapi", Formats: map[string]huma.Format{"application/json": huma.DefaultJSONFormat,
-			"json": huma.DefaultJSONFormat},
-		DefaultFormat: "application/json", RejectUnknownQueryParameters: true,
-	})
-	s.access = accesses()
-	s.doc.UseMiddleware(s.guard)
 	registerObjects[*onpath.Tenant](s, onpath.KindTenant)
 	registerObjects[*onpath.Cloudlet](s, onpath.KindCloudlet)
 	registerObjects[*onpath.Node](s, onpath.KindNode)
@@ -77,11 +51,11 @@ func (s *Server) routes() {
 	s.registerAuth()
 	s.registerHealth()
 	s.registerStreams()
-	s.mux.HandleFunc("GET "+session.Path, s.guarded("session", s.serveSession))
-	s.mux.HandleFunc("GET /log/", s.guarded("log", logging{s}.serveLog))
-	s.mux.HandleFunc("/v2/", s.serveImages)
-	s.mux.HandleFunc("GET /metrics", s.guarded("metrics", s.serveMetrics))
-	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, nothingThere(r)) })
+	s.router.Handle("GET "+session.Path, "session", s.serveSession)
+	s.router.Handle("GET /log/", "log", logging{s}.serveLog)
+	s.router.HandleOwn("/v2/", s.serveImages)
+	s.router.Handle("GET /metrics", "metrics", s.serveMetrics)
+	s.router.HandleOwn("/", func(w http.ResponseWriter, r *http.Request) { s.router.Fail(w, r, nothingThere(r)) })
 }
 
 // nothingThere says why a request finds no handler.
@@ -128,9 +102,9 @@ func (scalingMetricSchema) Schema(huma.Registry) *huma.Schema {
 }
 
 func (s *Server) registerHealth() {
-	health := operation(http.MethodGet, "/healthz", "health", "The server answers")
-	huma.Register(s.doc, health, func(context.Context, *struct{}) (*struct{}, error) { return nil, nil })
-	huma.Register(s.doc, operation(http.MethodGet, "/version", "version", "What the server is"),
+	health := router.Operation(http.MethodGet, "/healthz", "health", "The server answers")
+	router.Register(s.router, health, func(context.Context, *struct{}) (*struct{}, error) { return nil, nil })
+	router.Register(s.router, router.Operation(http.MethodGet, "/version", "version", "What the server is"),
 		func(context.Context, *struct{}) (*struct{ Body wire.Version }, error) {
 			return &struct{ Body wire.Version }{wire.Version{Version: s.o.Version, API: onpath.APIVersion}}, nil
 		})
@@ -138,7 +112,7 @@ func (s *Server) registerHealth() {
 		Status int
 		Body   wire.Ready
 	}
-	huma.Register(s.doc, operation(http.MethodGet, "/readyz", "ready", "The server can do its work"),
+	router.Register(s.router, router.Operation(http.MethodGet, "/readyz", "ready", "The server can do its work"),
 		func(ctx context.Context, _ *struct{}) (*readyOutput, error) {
 			out := &readyOutput{Status: http.StatusOK, Body: s.ready(ctx)}
 			if !out.Body.Ready {

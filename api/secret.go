@@ -6,11 +6,10 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -50,12 +49,9 @@ func (s secrets) seal(o onpath.Object) error {
 }
 
 type secretsInput struct {
-	at   item
+	router.Item
 	Node string `query:"node" doc:"of the server's own machine, which has no certificate"`
 }
-
-// Resolve implements huma.Resolver.
-func (in *secretsInput) Resolve(ctx huma.Context) []error { in.at = itemOf(ctx); return nil }
 
 type secretsOutput struct {
 	CacheControl string `header:"Cache-Control"`
@@ -64,12 +60,12 @@ type secretsOutput struct {
 
 // register gives nodes the secrets of the instances in their plans, and nobody else.
 func (s secrets) register() {
-	op := itemOperation(http.MethodGet, "/v1/instances/{tenant}/{name}/secrets", "secrets",
+	op := router.ItemOperation(http.MethodGet, "/v1/instances/{tenant}/{name}/secrets", "secrets",
 		"Read the secrets of an instance that the asking node runs")
-	huma.Register(s.doc, op, func(ctx context.Context, in *secretsInput) (*secretsOutput, error) {
-		out, err := s.of(ctx, in.at.key(onpath.KindInstance), in.Node)
+	router.Register(s.router, op, func(ctx context.Context, in *secretsInput) (*secretsOutput, error) {
+		out, err := s.of(ctx, in.Key(onpath.KindInstance), in.Node)
 		if err != nil {
-			return nil, s.answer(ctx, err)
+			return nil, err
 		}
 		return &secretsOutput{CacheControl: "no-store", Body: wire.Secrets{Files: out}}, nil
 	})

@@ -4,10 +4,9 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 )
 
 type traceInput struct {
@@ -20,12 +19,12 @@ type traceInput struct {
 }
 
 func (s *Server) registerTrace() {
-	huma.Register(s.doc, operation(http.MethodGet, "/v1/trace", "trace",
+	router.Register(s.router, router.Operation(http.MethodGet, "/v1/trace", "trace",
 		"The way of a packet, both directions, from the plan and live flow entries"),
 		func(ctx context.Context, in *traceInput) (*struct{ Body onpath.Trace }, error) {
 			t, err := s.trace(ctx, in)
 			if err != nil {
-				return nil, s.answer(ctx, err)
+				return nil, err
 			}
 			return &struct{ Body onpath.Trace }{*t}, nil
 		})
@@ -50,9 +49,9 @@ func noTuple(in *traceInput) error {
 }
 
 func tupleOf(in *traceInput) (t onpath.Tuple, ok bool) {
-	q := values{Values: map[string][]string{"src": {in.Src}, "dst": {in.Dst}}}
-	src, dst := q.address("src"), q.address("dst")
-	ok = q.err == nil && src.IsValid() && dst.IsValid() && src.Is4() == dst.Is4() &&
+	q := router.Values{Values: map[string][]string{"src": {in.Src}, "dst": {in.Dst}}}
+	src, dst := q.Address("src"), q.Address("dst")
+	ok = q.Err == nil && src.IsValid() && dst.IsValid() && src.Is4() == dst.Is4() &&
 		in.Protocol >= 0 && in.Protocol <= 255 && in.SrcPort >= 0 && in.SrcPort <= 65535 && in.DstPort >= 0 && in.DstPort <= 65535
 	return onpath.Tuple{Protocol: uint8(in.Protocol), Src: src, Dst: dst, SrcPort: uint16(in.SrcPort), DstPort: uint16(in.DstPort)}, ok
 }

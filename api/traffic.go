@@ -10,6 +10,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -29,9 +30,9 @@ type traffic struct {
 }
 
 func (s *Server) serveTraffic(w http.ResponseWriter, r *http.Request) error {
-	q := query(r, "tenant")
-	if q.err != nil {
-		return q.err
+	q := router.Query(r, "tenant")
+	if q.Err != nil {
+		return q.Err
 	}
 	tenant := q.Get("tenant")
 	if who := rights.WhoIs(r.Context()); who.Tenanted() {
@@ -39,8 +40,8 @@ func (s *Server) serveTraffic(w http.ResponseWriter, r *http.Request) error {
 	}
 	look(s)
 	defer lookAway(s)
-	out := &lazyHeader{w: w, mediaType: "application/x-ndjson"}
-	out.write(nil)
+	out := router.NewStream(w, "application/x-ndjson")
+	out.Send(nil)
 	for last := (time.Time{}); ; {
 		list, more := s.traffic.since(last)
 		for _, t := range list {
@@ -51,12 +52,12 @@ func (s *Server) serveTraffic(w http.ResponseWriter, r *http.Request) error {
 			if err != nil {
 				return err
 			}
-			out.write(append(b, '\n'))
+			out.Send(append(b, '\n'))
 		}
 		select {
 		case <-more:
 		case <-r.Context().Done():
-			out.end(stopped(r.Context(), nil))
+			out.End(router.Stopped(r.Context(), nil))
 			return nil
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -17,17 +18,19 @@ type changeID struct {
 }
 
 func (s *Server) registerConfirm() {
-	register(s, http.MethodGet, "/v1/confirm", "list-unconfirmed",
+	router.RegisterSmall(s.router, http.MethodGet, "/v1/confirm", "list-unconfirmed",
 		"Applies that wait for their confirmation, the one that is undone first before others", s.listUnconfirmed)
-	register(s, http.MethodPost, "/v1/confirm/{id}", "confirm", "Keep an apply that waits for its confirmation", s.confirm)
-	register(s, http.MethodDelete, "/v1/confirm/{id}", "undo", "Undo an apply that waits for its confirmation, now", s.undoNow)
+	router.RegisterSmall(s.router, http.MethodPost, "/v1/confirm/{id}", "confirm",
+		"Keep an apply that waits for its confirmation", s.confirm)
+	router.RegisterSmall(s.router, http.MethodDelete, "/v1/confirm/{id}", "undo",
+		"Undo an apply that waits for its confirmation, now", s.undoNow)
 }
 
-func (s *Server) listUnconfirmed(ctx context.Context, _ *struct{}) (*bodyOf[[]wire.Unconfirmed], error) {
+func (s *Server) listUnconfirmed(ctx context.Context, _ *struct{}) (*router.Body[[]wire.Unconfirmed], error) {
 	who := rights.WhoIs(ctx)
 	all := s.pending.list()
-	return &bodyOf[[]wire.Unconfirmed]{slices.DeleteFunc(all,
-		func(u wire.Unconfirmed) bool { return mayConfirm(who, u.Pending) != nil })}, nil
+	return router.NewBody(slices.DeleteFunc(all,
+		func(u wire.Unconfirmed) bool { return mayConfirm(who, u.Pending) != nil })), nil
 }
 
 func (s *Server) confirm(ctx context.Context, in *changeID) (*struct{}, error) {
@@ -44,7 +47,7 @@ func (s *Server) confirm(ctx context.Context, in *changeID) (*struct{}, error) {
 	return nil, s.pending.confirm(context.WithoutCancel(ctx), u)
 }
 
-func (s *Server) undoNow(ctx context.Context, in *changeID) (*bodyOf[wire.Undone], error) {
+func (s *Server) undoNow(ctx context.Context, in *changeID) (*router.Body[wire.Undone], error) {
 	who := rights.WhoIs(ctx)
 	// Whoever gives up now could not know whether it was undone.
 	done, err := s.undo(context.WithoutCancel(ctx), in.ID, "was taken back by "+who.URI(),
@@ -52,7 +55,7 @@ func (s *Server) undoNow(ctx context.Context, in *changeID) (*bodyOf[wire.Undone
 	if err != nil {
 		return nil, err
 	}
-	return &bodyOf[wire.Undone]{done}, nil
+	return router.NewBody(done), nil
 }
 
 // mayConfirm refuses who may neither keep nor undo p, nor know of it.

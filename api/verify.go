@@ -4,10 +4,9 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 )
 
 type verifyInput struct {
@@ -16,12 +15,12 @@ type verifyInput struct {
 }
 
 func (s *Server) registerVerify() {
-	huma.Register(s.doc, operation(http.MethodGet, "/v1/verify", "verify",
+	router.Register(s.router, router.Operation(http.MethodGet, "/v1/verify", "verify",
 		"Prove on the rules of the whole network that chains keep their promise, or show a flow for which they do not"),
 		func(ctx context.Context, in *verifyInput) (*struct{ Body onpath.Verification }, error) {
 			p, err := s.verify(ctx, in)
 			if err != nil {
-				return nil, s.answer(ctx, err)
+				return nil, err
 			}
 			return &struct{ Body onpath.Verification }{*p}, nil
 		})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/rights"
+	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -34,10 +35,10 @@ func (f watched) covers(k onpath.Key) bool {
 }
 
 func (s *Server) watch(w http.ResponseWriter, r *http.Request) error {
-	q := query(r, "from", "kinds", "tenant")
-	last := int64(q.integer("from", 0))
-	if q.err != nil {
-		return q.err
+	q := router.Query(r, "from", "kinds", "tenant")
+	last := int64(q.Integer("from", 0))
+	if q.Err != nil {
+		return q.Err
 	}
 	f, err := watchFilter(r.Context(), q)
 	if err != nil {
@@ -56,8 +57,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) error {
 	}
 	s.metrics.watches.Inc()
 	defer s.metrics.watches.Dec()
-	out := &lazyHeader{w: w, mediaType: "application/x-ndjson"}
-	out.write(progress(last))
+	out := router.NewStream(w, "application/x-ndjson")
+	out.Send(progress(last))
 	tick := time.NewTicker(heartbeat)
 	defer tick.Stop()
 	for {
@@ -67,16 +68,16 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) error {
 				e.Err = onpath.Errorf(onpath.CodeUnavailable, "the store was closed; watch again from the last revision")
 			}
 			if e.Err != nil {
-				out.end(e.Err)
+				out.End(e.Err)
 				return nil
 			}
 			if last = e.Revision; e.Key.Kind != "" {
-				out.write(watchLine(e))
+				out.Send(watchLine(e))
 			}
 		case <-tick.C:
-			out.write(progress(last - 1)) // perhaps not all of the last write was sent
+			out.Send(progress(last - 1)) // perhaps not all of the last write was sent
 		case <-ctx.Done():
-			out.end(stopped(ctx, nil))
+			out.End(router.Stopped(ctx, nil))
 			return nil
 		}
 	}
@@ -98,7 +99,7 @@ func watchLine(e onpath.StoreEvent) []byte {
 	return append(b, '\n')
 }
 
-func watchFilter(ctx context.Context, q *values) (f watched, err error) {
+func watchFilter(ctx context.Context, q *router.Values) (f watched, err error) {
 	f.tenant, f.user = rights.ScopeTenant(ctx, q.Get("tenant")), rights.WhoIs(ctx).Tenanted()
 	names := strings.FieldsFunc(q.Get("kinds"), func(r rune) bool { return r == ',' })
 	for _, n := range names {

@@ -4,21 +4,20 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/router"
 )
 
 // registerWebhookState has who may write a webhook read its secret.
 func registerWebhookState(s *Server) {
-	op := itemOperation(http.MethodGet, "/v1/webhooks/{tenant}/{name}/state", "webhook-state", "How a webhook fares, and its secret")
-	huma.Register(s.doc, op, func(ctx context.Context, in *getInput) (*struct{ Body onpath.WebhookState }, error) {
-		o, err := s.o.Store.Get(ctx, in.at.key(onpath.KindWebhook))
+	op := router.ItemOperation(http.MethodGet, "/v1/webhooks/{tenant}/{name}/state", "webhook-state", "How a webhook fares, and its secret")
+	router.Register(s.router, op, func(ctx context.Context, in *router.Item) (*struct{ Body onpath.WebhookState }, error) {
+		o, err := s.o.Store.Get(ctx, in.Key(onpath.KindWebhook))
 		if err != nil {
-			return nil, s.answer(ctx, err)
+			return nil, err
 		}
 		if s.o.WebhookState == nil {
-			return nil, s.answer(ctx, onpath.Errorf(onpath.CodeUnsupported, "this server sends no webhooks"))
+			return nil, onpath.Errorf(onpath.CodeUnsupported, "this server sends no webhooks")
 		}
 		return &struct{ Body onpath.WebhookState }{s.o.WebhookState(o.(*onpath.Webhook))}, nil
 	})

@@ -1,4 +1,4 @@
-package api
+package router
 
 import (
 	"context"
@@ -33,8 +33,8 @@ func (p *problem) Error() string             { return p.Detail }
 func (p *problem) GetStatus() int            { return p.Status }
 func (p *problem) ContentType(string) string { return "application/problem+json" }
 
-// listed makes onpath.Errors of any error.
-func listed(err error) onpath.Errors {
+// ErrorsOf makes onpath.Errors of any error.
+func ErrorsOf(err error) onpath.Errors {
 	if err == nil {
 		return nil
 	}
@@ -50,7 +50,7 @@ func listed(err error) onpath.Errors {
 }
 
 func problemOf(err error) *problem {
-	errs := listed(err)
+	errs := ErrorsOf(err)
 	code := status[errs[0].Code]
 	if code == 0 {
 		code = http.StatusInternalServerError
@@ -92,10 +92,10 @@ func init() {
 	}
 }
 
-// stopped puts the reason in the place of what a request fails with (nil: it is only
+// Stopped puts the reason in the place of what a request fails with (nil: it is only
 // not complete) because its context has ended: that of who ended it, or else the
 // server's end. Callers who left themselves hear nothing any more.
-func stopped(ctx context.Context, err error) error {
+func Stopped(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
 	}
@@ -112,9 +112,9 @@ func stopped(ctx context.Context, err error) error {
 	return e
 }
 
-// fail answers a request with an error.
-func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	p := problemOf(s.noted(r.Context(), r.Method+" "+r.URL.Path, err))
+// Fail answers a request with an error.
+func (rt *Router) Fail(w http.ResponseWriter, r *http.Request, err error) {
+	p := problemOf(rt.noted(r.Context(), r.Method+" "+r.URL.Path, err))
 	w.Header().Set("Content-Type", p.ContentType(""))
 	if p.Status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", "1")
@@ -125,11 +125,11 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 
 // noted logs what is the server's fault, not the caller's, and keeps for the public log what
 // the caller may not.
-func (s *Server) noted(ctx context.Context, doing string, err error) error {
-	err = stopped(ctx, err)
-	switch listed(err)[0].Code {
+func (rt *Router) noted(ctx context.Context, doing string, err error) error {
+	err = Stopped(ctx, err)
+	switch ErrorsOf(err)[0].Code {
 	case onpath.CodeInternal:
-		s.log.Error("request failed", "request", doing, "error", err)
+		rt.o.Log.Error("request failed", "request", doing, "error", err)
 	case onpath.CodeForbidden:
 		if why, ok := ctx.Value(refusedKey{}).(*string); ok {
 			*why = err.Error()
@@ -139,9 +139,9 @@ func (s *Server) noted(ctx context.Context, doing string, err error) error {
 }
 
 // answer gives an error the form that huma sends; nil stays nil.
-func (s *Server) answer(ctx context.Context, err error) error {
+func (rt *Router) answer(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	return problemOf(s.noted(ctx, "", err))
+	return problemOf(rt.noted(ctx, "", err))
 }

@@ -1,4 +1,4 @@
-package api
+package router
 
 import (
 	"encoding/json"
@@ -11,9 +11,9 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// badJSON says what is wrong with the JSON of something, in words that need no
+// BadJSON says what is wrong with the JSON of something, in words that need no
 // knowledge of the program.
-func badJSON(what string, err error) *onpath.Error {
+func BadJSON(what string, err error) *onpath.Error {
 	var typ *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
 	e := onpath.Errorf(onpath.CodeInvalid, "%s", strings.TrimPrefix(err.Error(), "json: "))

@@ -1,4 +1,4 @@
-package api
+package router
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ import (
 func rolled(t *testing.T, d time.Duration, do http.HandlerFunc) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w, r, done := rolling(w, r, d)
+		w, r, done := Rolling(w, r, d)
 		defer done()
 		do(w, r)
 	}))

@@ -1,4 +1,4 @@
-package api
+package router
 
 import (
 	"bufio"
@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// rolling has a request and its answer make progress: a peer that neither sends
+// Rolling has a request and its answer make progress: a peer that neither sends
 // nor takes anything for d loses its connection. How long all of it lasts does not
 // matter. Done is to be called when the handler has ended.
-func rolling(w http.ResponseWriter, r *http.Request, d time.Duration) (_ http.ResponseWriter, _ *http.Request, done func()) {
+func Rolling(w http.ResponseWriter, r *http.Request, d time.Duration) (_ http.ResponseWriter, _ *http.Request, done func()) {
 	c := http.NewResponseController(w)
 	if r.Body != nil && r.Body != http.NoBody {
 		copied := *r
@@ -56,14 +56,14 @@ type rollingWriter struct {
 // Unwrap is for http.NewResponseController.
 func (w *rollingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// piece is how much is given to the kernel under one deadline: a long answer in one
+// pieceSize is how much is given to the kernel under one deadline: a long answer in one
 // Write makes progress, too.
-const piece = 64 << 10
+const pieceSize = 64 << 10
 
 func (w *rollingWriter) Write(p []byte) (n int, err error) {
 	for more := true; more; more = len(p) > 0 {
 		_ = w.conn.SetWriteDeadline(time.Now().Add(w.d))
-		k, err := w.ResponseWriter.Write(p[:min(len(p), piece)])
+		k, err := w.ResponseWriter.Write(p[:min(len(p), pieceSize)])
 		if n += k; err != nil {
 			return n, err
 		}

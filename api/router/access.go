@@ -1,4 +1,4 @@
-package api
+package router
 
 import (
 	"encoding/json"
@@ -50,8 +50,8 @@ type asked struct {
 }
 
 // admit refuses who may not use a route for what is asked of it.
-func (s *Server) admit(r *http.Request, id string, in asked) error {
-	a, ok := s.access[id]
+func (rt *Router) admit(r *http.Request, id string, in asked) error {
+	a, ok := rt.access[id]
 	if !ok {
 		return onpath.Errorf(onpath.CodeInternal, "nobody may use %s: it does not say who may", id)
 	}
@@ -68,28 +68,28 @@ func (s *Server) admit(r *http.Request, id string, in asked) error {
 }
 
 // guard is admit before the operations that huma serves.
-func (s *Server) guard(ctx huma.Context, next func(huma.Context)) {
+func (rt *Router) guard(ctx huma.Context, next func(huma.Context)) {
 	r := (&http.Request{}).WithContext(ctx.Context())
-	err := s.admit(r, ctx.Operation().OperationID, asked{ctx.Param("tenant"), ctx.Param("name"), ctx.Query})
+	err := rt.admit(r, ctx.Operation().OperationID, asked{ctx.Param("tenant"), ctx.Param("name"), ctx.Query})
 	if err == nil {
 		next(ctx)
 		return
 	}
-	p := problemOf(s.noted(ctx.Context(), ctx.Operation().OperationID, err))
+	p := problemOf(rt.noted(ctx.Context(), ctx.Operation().OperationID, err))
 	ctx.SetHeader("Content-Type", p.ContentType(""))
 	ctx.SetStatus(p.Status)
 	_ = json.NewEncoder(ctx.BodyWriter()).Encode(p.Problem)
 }
 
 // guarded is admit before a plain handler.
-func (s *Server) guarded(id string, do func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
+func (rt *Router) guarded(id string, do func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		err := s.admit(r, id, asked{r.PathValue("tenant"), r.PathValue("name"), r.URL.Query().Get})
+		err := rt.admit(r, id, asked{r.PathValue("tenant"), r.PathValue("name"), r.URL.Query().Get})
 		if err == nil {
 			err = do(w, r)
 		}
 		if err != nil {
-			s.fail(w, r, err)
+			rt.Fail(w, r, err)
 		}
 	}
 }
