@@ -125,6 +125,9 @@ func (a *applyFlags) run(c *cobra.Command) error {
 // is chosen and in no file goes.
 func (a *applyFlags) apply(c *cobra.Command, docs []*manifest.Document) error {
 	warnOfCut(c.ErrOrStderr(), docs)
+	for _, d := range docs {
+		a.notes = append(a.notes, d.Notes...)
+	}
 	cl, err := a.client()
 	if err != nil {
 		return err

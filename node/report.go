@@ -100,6 +100,9 @@ func (in *instance) report(inForce map[onpath.VportID]bool) onpath.InstanceRepor
 	if m, ok := in.proc.(onpath.Modular); ok && in.state != onpath.InstanceStopped {
 		r.Modules = m.Modules()
 	}
+	if l, ok := in.proc.(onpath.Listing); ok && in.state != onpath.InstanceStopped {
+		r.Lists = l.Lists()
+	}
 	out := outOfService(r.Modules)
 	switch {
 	case why.words != "":

@@ -105,7 +105,7 @@ func (w *teller) instanceStatus(i *instance) {
 // reported is the status of an instance as its node reports it.
 func reported(r *onpath.InstanceReport) onpath.InstanceStatus {
 	st := onpath.InstanceStatus{
-		State: r.State, Reason: r.Reason, Message: r.Message, Printed: r.Printed, Modules: r.Modules,
+		State: r.State, Reason: r.Reason, Message: r.Message, Printed: r.Printed, Modules: r.Modules, Lists: r.Lists,
 		NextTry: r.NextTry, Restarts: r.Restarts, Since: r.Since.UTC().Round(0),
 	}
 	if r.NextTry > 0 {

@@ -25,6 +25,9 @@ type Function struct {
 	// Pointless finds what the function can run with, but nobody can mean; nil: nothing.
 	// It is asked when a configuration is applied.
 	Pointless func(Config) error
+	// Lists are the names of values that are lists of addresses, as onpath.ReadAddresses
+	// reads them.
+	Lists []string
 	// Accompany is what the node does beside an instance while that has the
 	// configuration, until the context ends. Nil, or a nil answer: nothing.
 	Accompany func(Config, *Instance) func(context.Context)

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -40,22 +41,23 @@ func readFiles(d *Document, dir string) []located {
 			errs = append(errs, d.readObject(b, dir)...)
 		}
 		for _, b := range brings.Files {
-			errs = append(errs, d.readFiles(b.Field, b.Files, dir)...)
+			errs = append(errs, d.readFiles(b.Field, b.Files, o.Spec.EBPF != nil, dir)...)
 		}
 		return errs
 	case *onpath.Deployment:
-		return d.readFiles("spec.files", o.Spec.Files, dir)
+		return d.readFiles("spec.files", o.Spec.Files, false, dir)
 	case *onpath.Chain:
 		var errs []located
 		for i, e := range o.Spec.Through {
-			errs = append(errs, d.readFiles(fmt.Sprintf("spec.through[%d].files", i), e.Files, dir)...)
+			errs = append(errs, d.readFiles(fmt.Sprintf("spec.through[%d].files", i), e.Files, false, dir)...)
 		}
 		return errs
 	}
 	return nil
 }
 
-func (d *Document) readFiles(at string, files map[string]onpath.File, dir string) (errs []located) {
+// readFiles reads files that become content; lists: large ones may be lists of addresses.
+func (d *Document) readFiles(at string, files map[string]onpath.File, lists bool, dir string) (errs []located) {
 	paths := make([]string, 0, len(files))
 	for p := range files {
 		paths = append(paths, p)
@@ -66,7 +68,11 @@ func (d *Document) readFiles(at string, files map[string]onpath.File, dir string
 		if f.FromFile == "" || f.Content != "" { // both: Validate refuses it
 			continue
 		}
-		content, err := readContent(resolve(f.FromFile, dir))
+		read := readContent
+		if lists {
+			read = d.readList
+		}
+		content, err := read(resolve(f.FromFile, dir))
 		if err != nil {
 			err.Object = onpath.KeyOf(d.Object).String()
 			err.Field = at + "[" + p + "].fromFile"
@@ -119,6 +125,48 @@ func readCode(path string, b onpath.BroughtObject) ([]byte, *onpath.Error) {
 }
 
 func readContent(path string) (string, *onpath.Error) {
+	data, failure := readText(path, onpath.MaxFileBytes)
+	if failure == nil && len(data) > onpath.MaxFileBytes {
+		failure = invalid("", fmt.Sprintf("%s has more than %d bytes", path, onpath.MaxFileBytes), "put large files into the image")
+	}
+	return data, failure
+}
+
+// readList is readContent for what may be a list of addresses: a large one is packed.
+func (d *Document) readList(path string) (string, *onpath.Error) {
+	data, failure := readText(path, onpath.MaxListFile)
+	if failure != nil || len(data) <= onpath.MaxFileBytes {
+		return data, failure
+	}
+	return d.packList(path, data)
+}
+
+// packList reads a list of addresses, and packs it.
+func (d *Document) packList(path, data string) (string, *onpath.Error) {
+	l, err := onpath.ReadAddresses(data)
+	var packed string
+	if err == nil {
+		packed, err = l.Pack()
+	}
+	var e *onpath.Error
+	switch {
+	case len(data) > onpath.MaxListFile:
+		return "", invalid("", fmt.Sprintf("%s has more than %d bytes", path, onpath.MaxListFile), "write fewer, larger prefixes")
+	case errors.As(err, &e):
+		e.Message = path + ": " + e.Message
+		if len(data) > onpath.MaxFileBytes {
+			e.Message += fmt.Sprintf(" (only lists of addresses may have more than %d bytes)", onpath.MaxFileBytes)
+		}
+		return "", e
+	case l.Held > 0:
+		d.Notes = append(d.Notes, fmt.Sprintf("%s: %d entries; %d lines are left out, for others hold what they say",
+			path, len(l.Prefixes), l.Held))
+	}
+	return packed, nil
+}
+
+// readText reads a text of so many bytes, and some of what is beyond.
+func readText(path string, most int64) (string, *onpath.Error) {
 	f, err := os.Open(path)
 	if err != nil {
 		e := unreadable("", err)
@@ -129,11 +177,11 @@ func readContent(path string) (string, *onpath.Error) {
 	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
 		return "", invalid("", path+" is not a file", "")
 	}
-	data, failure := readLimited(f, path)
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
 	switch {
-	case failure != nil || len(data) > onpath.MaxFileBytes:
-		return "", invalid("", fmt.Sprintf("%s has more than %d bytes", path, onpath.MaxFileBytes), "put large files into the image")
-	case !utf8.Valid(data) || strings.ContainsRune(string(data), 0):
+	case err != nil:
+		return "", unreadable(path, err)
+	case int64(len(data)) <= most && !utf8.Valid(data) || strings.ContainsRune(string(data), 0):
 		return "", invalid("", path+" is not text", "put binary files into the image")
 	}
 	return string(data), nil

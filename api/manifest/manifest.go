@@ -38,6 +38,9 @@ type Document struct {
 	// a text or word behind which not even a line ends. "" for whole files.
 	Cut string
 
+	// Notes say what is worth knowing of the files that it names.
+	Notes []string
+
 	// fields maps the path of each field as errors name it to its place.
 	fields map[string]position
 	// order among the documents of one Load.

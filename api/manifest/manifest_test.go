@@ -3,6 +3,7 @@ package manifest_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -229,6 +230,42 @@ spec:
 	docs[0].Object.(*onpath.Chain).Status = onpath.ChainStatus{}
 	if !reflect.DeepEqual(manifest.Objects(docs), manifest.Objects(again)) {
 		t.Errorf("changed on the way:\n%s", out.String())
+	}
+}
+
+// TestLoadLists: a file that is too large for content is packed, if it is a list of
+// addresses for an ebpf function, with a note of what is left out.
+func TestLoadLists(t *testing.T) {
+	dir := t.TempDir()
+	var list strings.Builder
+	for i := range 40_000 {
+		fmt.Fprintf(&list, "10.%d.%d.1\t%d\n", i>>8, i&0xff, i%9)
+	}
+	write(t, dir, "list.txt", "# levels\n"+list.String()+"10.0.0.1 3\n10.0.0.0/24 ; net\n")
+	write(t, dir, "odd.txt", list.String()+"bad.example\n")
+	write(t, dir, "huge.txt", strings.Repeat("192.0.2.1 and what is said of it\n", 1<<19))
+	function := func(list string) string {
+		return write(t, dir, "f.yaml", head+"kind: Function\nmetadata: {name: f}\nspec: {ebpf: {object: firewall, files: {blocklist: {fromFile: "+list+"}}}}\n")
+	}
+	docs, err := manifest.Load([]string{function("list.txt")}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := docs[0].Object.(*onpath.Function).Spec.EBPF.Files["blocklist"].Content
+	l, err := onpath.ReadAddresses(content)
+	if err != nil || len(content) > 100<<10 || len(l.Prefixes) != 40_000 {
+		t.Errorf("%d bytes hold %d entries, %v; must be 40000", len(content), len(l.Prefixes), err)
+	}
+	if want := "list.txt: 40000 entries; 2 lines are left out"; len(docs[0].Notes) != 1 || !strings.Contains(docs[0].Notes[0], want) {
+		t.Errorf("notes are %q; must be one of %q", docs[0].Notes, want)
+	}
+	for file, want := range map[string]string{
+		"odd.txt": `odd.txt: line 40001: "bad.example"`, "huge.txt": "huge.txt has more than 16777216 bytes",
+		"gone.txt": "gone.txt: there is no such file",
+	} {
+		if _, err := manifest.Load([]string{function(file)}, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", file, err, want)
+		}
 	}
 }
 

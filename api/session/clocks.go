@@ -66,6 +66,9 @@ func (c *clocks) report(r *onpath.NodeReport) {
 	c.ours(&r.Started)
 	for i := range r.Instances {
 		c.ours(&r.Instances[i].Since)
+		for j := range r.Instances[i].Lists {
+			c.ours(&r.Instances[i].Lists[j].Since)
+		}
 	}
 	for i := range r.Conditions {
 		c.ours(&r.Conditions[i].Since)

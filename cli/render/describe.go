@@ -73,6 +73,9 @@ func Describe(w io.Writer, o onpath.Object, waiting []wire.Unconfirmed, parts []
 			fmt.Fprintf(w, "\n%s printed last: %s\n", i.Metadata.Name, i.Status.Printed)
 		}
 	}
+	if err := lists(w, append(parts, o), now); err != nil {
+		return err
+	}
 	if len(parts) > 0 {
 		fmt.Fprintln(w)
 		if err := Objects(w, parts[0].ObjectKind(), parts, now, false); err != nil {
@@ -93,6 +96,27 @@ func Describe(w io.Writer, o onpath.Object, waiting []wire.Unconfirmed, parts []
 	return Objects(w, onpath.KindEvent, list, now, false)
 }
 
+// lists shows which lists of addresses instances have in force.
+func lists(w io.Writer, objects []onpath.Object, now time.Time) error {
+	t := table.New("INSTANCE", "LIST", ">ENTRIES", ">IN FORCE FOR")
+	found := false
+	for _, o := range objects {
+		i, ok := o.(*onpath.Instance)
+		if !ok {
+			continue
+		}
+		for _, l := range i.Status.Lists {
+			found = true
+			t.Row(i.Metadata.Name, l.Name, fmt.Sprint(l.Entries), Age(l.Since, now))
+		}
+	}
+	if !found {
+		return nil
+	}
+	fmt.Fprintln(w)
+	return t.Write(w)
+}
+
 func orUnknown(s string) string {
 	if s == "" {
 		return "0s"
@@ -108,7 +132,7 @@ func written(w io.Writer, o onpath.Object) error {
 	}
 	fmt.Fprintln(w)
 	keep := false
-	for line := range strings.Lines(b.String()) {
+	for line := range strings.Lines(onpath.WithoutPackedLists(b.String())) {
 		if !strings.HasPrefix(line, " ") {
 			keep = strings.HasPrefix(line, "spec:")
 		}

@@ -8,7 +8,9 @@
  *
  * Rules speak of flows in the chain's orientation: answers get the verdict of what
  * they answer. There are two generations of everything; a new set of rules is
- * written to the other one, and one store makes it the present.
+ * written to the other one, and one store makes it the present. Of the list of
+ * addresses there is one: what is new in it is added before that store, and what is
+ * gone is taken out behind it, so that an address in both lists is in it throughout.
  */
 #include "onpath.h"
 
@@ -20,6 +22,12 @@ ONPATH_LICENSE("Dual BSD/GPL");
 #define PREFIXES    8192
 #define PORTS       65537 /* and one for packets without */
 #define GENERATIONS 2
+#define LISTED      (2 * (262144 + 1)) /* an old list, a new one, and IPv4 in both */
+
+/* Which ends of a packet are listed (1: from, 2: to), and behind these which ends
+ * rules ask of. */
+#define ASKED       4
+#define ENDS        5
 
 #define ALLOW  0
 #define DROP   1
@@ -28,10 +36,18 @@ ONPATH_LICENSE("Dual BSD/GPL");
 #define REASON_RULE    1
 #define REASON_DEFAULT 2
 #define REASON_BEGINS  3 /* a connection that begins at the to end */
+#define REASON_LISTED  4 /* a rule that names the list */
+
+#define NAMES_LIST 256 /* in an action */
 
 struct prefix {
 	__u32 length; /* bits, the generation's included */
 	__u8 generation;
+	__u8 addr[16];
+} __attribute__((packed));
+
+struct listed {
+	__u32 length;
 	__u8 addr[16];
 } __attribute__((packed));
 
@@ -50,6 +66,8 @@ ONPATH_COUNTERS({ __u64 allowed; __u64 dropped; __u64 refused; });
 
 ONPATH_TABLE(sources, LPM_TRIE, struct prefix, __u32, GENERATIONS * PREFIXES);
 ONPATH_TABLE(destinations, LPM_TRIE, struct prefix, __u32, GENERATIONS * PREFIXES);
+ONPATH_TABLE(listed, LPM_TRIE, struct listed, __u32, LISTED); /* 1, or 0 within a larger one */
+ONPATH_TABLE(ends, ARRAY, __u32, __u32, GENERATIONS * ENDS);
 ONPATH_TABLE(source_ports, ARRAY, __u32, __u32, GENERATIONS * PORTS);
 ONPATH_TABLE(destination_ports, ARRAY, __u32, __u32, GENERATIONS * PORTS);
 ONPATH_TABLE(protocols, ARRAY, __u32, __u32, GENERATIONS * 256);
@@ -79,6 +97,19 @@ static __always_inline const struct vector *vector_of(const __u32 *index, __u32 
 	return bpf_map_lookup_elem(&vectors, &key);
 }
 
+/* Without asked, which is 0 or 1, the look-up ends where it begins. */
+static __always_inline __u32 is_listed(const __u8 *addr, __u32 asked)
+{
+	struct listed key = { .length = asked * 128 };
+	__u32 *v, yes = 0;
+
+	onpath_copy_address(key.addr, addr);
+	v = bpf_map_lookup_elem(&listed, &key);
+	if (v)
+		yes = *v;
+	return yes & asked;
+}
+
 static __always_inline int has_ports(const struct onpath_packet *p)
 {
 	return !(p->is & ONPATH_IS_PORTLESS) &&
@@ -103,8 +134,8 @@ static __always_inline int verdict(struct onpath_packet *p, __u32 action, __u8 r
 ONPATH_FUNCTION(p)
 {
 	const struct onpath_config *c = onpath_configuration();
-	const struct vector *s, *d, *sp, *dp, *pr;
-	__u32 generation, key, i, reverse = p->direction == ONPATH_REVERSE;
+	const struct vector *s, *d, *sp, *dp, *pr, *l;
+	__u32 generation, key, i, asked, which, rule = RULES, reverse = p->direction == ONPATH_REVERSE;
 	struct prefix from, to;
 	__u64 summary, match;
 	__u32 *action;
@@ -123,6 +154,12 @@ ONPATH_FUNCTION(p)
 	onpath_copy_address(to.addr, reverse ? p->src : p->dst);
 	sport = reverse ? p->dport : p->sport;
 	dport = reverse ? p->sport : p->dport;
+	key = generation * ENDS + ASKED;
+	action = bpf_map_lookup_elem(&ends, &key);
+	asked = action ? *action : 0;
+	which = is_listed(from.addr, asked & 1) + 2 * is_listed(to.addr, asked / 2 & 1);
+	key = generation * ENDS + which;
+	l = vector_of(bpf_map_lookup_elem(&ends, &key), generation);
 	s = vector_of(bpf_map_lookup_elem(&sources, &from), generation);
 	d = vector_of(bpf_map_lookup_elem(&destinations, &to), generation);
 	key = generation * PORTS + (has_ports(p) ? onpath_be16(sport) : PORTS - 1);
@@ -131,20 +168,26 @@ ONPATH_FUNCTION(p)
 	dp = vector_of(bpf_map_lookup_elem(&destination_ports, &key), generation);
 	key = generation * 256 + p->protocol;
 	pr = vector_of(bpf_map_lookup_elem(&protocols, &key), generation);
-	if (!s || !d || !sp || !dp || !pr)
+	if (!s || !d || !sp || !dp || !pr || !l)
 		return verdict(p, c->otherwise, REASON_DEFAULT);
-	summary = s->summary & d->summary & sp->summary & dp->summary & pr->summary;
+	summary = s->summary & d->summary & sp->summary & dp->summary & pr->summary & l->summary;
 	for (i = 0; i < WORDS; i++) {
 		if (!summary)
 			break;
 		key = lowest(summary) & (WORDS - 1);
 		summary &= summary - 1;
-		match = s->words[key] & d->words[key] & sp->words[key] & dp->words[key] & pr->words[key];
+		match = s->words[key] & d->words[key] & sp->words[key] & dp->words[key] & pr->words[key] &
+			l->words[key];
 		if (!match)
 			continue;
-		key = generation * RULES + key * 64 + lowest(match);
+		rule = key * 64 + lowest(match);
+		break;
+	}
+	if (rule < RULES) { /* behind the loop: the verifier looks at it once */
+		key = generation * RULES + rule;
 		action = bpf_map_lookup_elem(&actions, &key);
-		return verdict(p, action ? *action : DROP, REASON_RULE);
+		key = action ? *action : DROP;
+		return verdict(p, key & (NAMES_LIST - 1), key & NAMES_LIST ? REASON_LISTED : REASON_RULE);
 	}
 	return verdict(p, c->otherwise, REASON_DEFAULT);
 }

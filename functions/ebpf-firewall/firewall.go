@@ -23,7 +23,7 @@ import (
 var object []byte
 
 // Function is the firewall.
-var Function = sdk.Function{Name: "firewall", Object: object, Compile: compile}
+var Function = sdk.Function{Name: "firewall", Object: object, Compile: compile, Lists: []string{theList}}
 
 // bitVector is struct vector: the rules that a value of one field allows.
 type bitVector struct {
@@ -45,8 +45,11 @@ type fireTables struct {
 	fromPorts, ports []uint32
 	protocols        [256]uint32
 	actions          []uint32
-	otherwise        uint32
-	established      uint32
+	// ends has the rules for each way in which ends can be listed, and what rules ask of.
+	ends        [firewallEnds]uint32
+	list        []netip.Prefix
+	otherwise   uint32
+	established uint32
 }
 
 // compile reads what the firewall is told.
@@ -75,9 +78,29 @@ func compile(config sdk.Config) (sdk.Write, error) {
 			rules, err = parseRules(value)
 			return err
 		},
+		theList: func(value string) error {
+			l, err := onpath.ReadAddresses(value)
+			if t.list = l.Prefixes; err == nil && len(t.list) == 0 {
+				err = &onpath.Error{Code: onpath.CodeInvalid, Message: "the list is empty",
+					Remedy: "write what is to be blocked, or leave the list out"}
+			}
+			return err
+		},
 	})
 	if err != nil {
 		return nil, err
+	}
+	named := slices.IndexFunc(rules, func(r fireRule) bool { return r.listed != 0 })
+	switch {
+	case named >= 0 && t.list == nil:
+		return nil, sdk.Missing(theList, "name a file in files: rules speak of it")
+	case named < 0 && t.list != nil:
+		drop := fireActions["drop"]
+		rules = append([]fireRule{{action: drop, listed: fromListed}, {action: drop, listed: toListed}}, rules...)
+	}
+	if len(rules) > firewallRules {
+		return nil, sdk.About("rules", onpath.Errorf(onpath.CodeInvalid,
+			"there are %d rules, two for the list; at most %d", len(rules), firewallRules))
 	}
 	if err := t.fill(rules); err != nil {
 		return nil, sdk.About("rules", err)
@@ -88,7 +111,12 @@ func compile(config sdk.Config) (sdk.Write, error) {
 // fill works out the vectors of all fields.
 func (t *fireTables) fill(rules []fireRule) (err error) {
 	for _, r := range rules {
-		t.actions = append(t.actions, r.action)
+		action := r.action
+		if r.listed != 0 {
+			action |= namesList
+		}
+		t.actions = append(t.actions, action)
+		t.ends[firewallEnds-1] |= r.listed
 	}
 	if t.from, err = t.prefixes("from", rules, func(r *fireRule) []netip.Prefix { return r.from }); err != nil {
 		return err
@@ -106,6 +134,15 @@ func (t *fireTables) fill(rules []fireRule) (err error) {
 			}
 		}
 		t.protocols[p] = t.vector(v)
+	}
+	for ends := range uint32(firewallEnds - 1) {
+		var v bitVector
+		for i, r := range rules {
+			if r.listed&^ends == 0 {
+				v.set(i)
+			}
+		}
+		t.ends[ends] = t.vector(v)
 	}
 	if len(t.vectors) > firewallVectors {
 		e := onpath.Errorf(onpath.CodeNoCapacity, "the rules need %d different sets; there is room for %d", len(t.vectors), firewallVectors)
@@ -205,14 +242,21 @@ func (t *fireTables) portClasses(rules []fireRule, of func(*fireRule) []onpath.P
 // fireConfig is struct onpath_config of the firewall.
 type fireConfig struct{ Generation, Otherwise, Established, Rules uint32 }
 
-// write fills the generation that is not in use, and then makes it the present.
+// write fills the generation that is not in use, and then makes it the present. The list
+// grows before and shrinks behind.
 func (t *fireTables) write(tables sdk.Tables) error {
 	var now fireConfig
 	if err := tables[sdk.ConfigTable].Lookup(uint32(0), &now); err != nil {
 		return err
 	}
 	g := now.Generation&1 ^ 1
+	added, gone, err := difference(tables["listed"], t.list)
+	if err != nil {
+		return err
+	}
 	steps := []func() error{
+		func() error { return added.write(tables["listed"]) },
+		func() error { return writeArray(tables["ends"], g*firewallEnds, t.ends[:]) },
 		func() error { return writePrefixes(tables["sources"], g, t.from) },
 		func() error { return writePrefixes(tables["destinations"], g, t.to) },
 		func() error { return writeArray(tables["vectors"], g*firewallVectors, t.vectors) },
@@ -226,7 +270,15 @@ func (t *fireTables) write(tables sdk.Tables) error {
 			return err
 		}
 	}
-	return tables[sdk.ConfigTable].Put(uint32(0), fireConfig{g, t.otherwise, t.established, uint32(len(t.actions))})
+	if err := tables[sdk.ConfigTable].Put(uint32(0), fireConfig{g, t.otherwise, t.established, uint32(len(t.actions))}); err != nil {
+		return err
+	}
+	for some := range slices.Chunk(gone, batch) {
+		if _, err := tables["listed"].BatchDelete(some, nil); err != nil {
+			return fmt.Errorf("take %d addresses out of the list: %w", len(gone), err)
+		}
+	}
+	return nil
 }
 
 // writeArray writes values from an index on.

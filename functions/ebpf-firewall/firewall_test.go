@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -14,7 +15,10 @@ import (
 )
 
 // check is the firewall in a loop over the rules.
-func check(rules []fireRule, t onpath.Tuple) int32 {
+func check(rules []fireRule, list []netip.Prefix, t onpath.Tuple) int32 {
+	listed := func(r fireRule, end uint32, a netip.Addr) bool {
+		return r.listed&end == 0 || slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
 	in := func(list []netip.Prefix, a netip.Addr) bool {
 		a = netip.AddrFrom16(a.As16())
 		return len(list) == 0 || slices.ContainsFunc(list, func(p netip.Prefix) bool { return holds(p, a) })
@@ -25,6 +29,7 @@ func check(rules []fireRule, t onpath.Tuple) int32 {
 	}
 	for _, r := range rules {
 		if in(r.from, t.Src) && in(r.to, t.Dst) && at(r.fromPorts, t.SrcPort) && at(r.ports, t.DstPort) &&
+			listed(r, fromListed, t.Src) && listed(r, toListed, t.Dst) &&
 			(len(r.protocols) == 0 || slices.Contains(r.protocols, t.Protocol)) {
 			return int32(r.action)
 		}
@@ -60,14 +65,21 @@ func TestFirewallRandom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.Tell(compile, sdk.Config{"rules": text, "default": "drop"})
+		config, list := sdk.Config{"rules": text, "default": "drop"}, onpath.AddressList{}
+		if strings.Contains(text, theList) {
+			config[theList] = randomPrefixes(r, 1+r.IntN(100))
+			if list, err = onpath.ReadAddresses(config[theList]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.Tell(compile, config)
 		for range 3000 {
 			tuple := randomTuple(r)
 			p := functionbench.Packet{Tuple: tuple}
 			if r.IntN(2) == 0 {
 				p.Tuple, p.Reverse = tuple.Reverse(), true
 			}
-			want := []int32{0, 1, 2}[check(rules, tuple)]
+			want := []int32{0, 1, 2}[check(rules, list.Prefixes, tuple)]
 			if got := b.Verdict(p); got != want {
 				t.Fatalf("with %d rules, %+v: verdict %d, must be %d", n, p, got, want)
 			}
@@ -97,6 +109,9 @@ func randomTuple(r *rand.Rand) onpath.Tuple {
 func randomRules(r *rand.Rand, n int) string {
 	var b strings.Builder
 	prefix := func() string {
+		if r.IntN(4) == 0 {
+			return theList
+		}
 		a := randomAddr(r)
 		if r.IntN(20) == 0 {
 			return netip.PrefixFrom(a, r.IntN(4)).Masked().String()
@@ -108,7 +123,9 @@ func randomRules(r *rand.Rand, n int) string {
 		fmt.Fprintf(&b, "%s %s from %s", []string{"allow", "drop", "refuse"}[r.IntN(3)], proto, prefix())
 		to := "any"
 		if r.IntN(2) == 0 {
-			to = prefix() + "," + prefix()
+			if to = prefix(); to != theList {
+				to += ",10.1.2.0/28"
+			}
 		}
 		fmt.Fprintf(&b, " to %s", to)
 		if proto == "tcp" || proto == "udp" {
@@ -118,6 +135,120 @@ func randomRules(r *rand.Rand, n int) string {
 		b.WriteString(" # one\n")
 	}
 	return b.String()
+}
+
+func randomPrefixes(r *rand.Rand, n int) string {
+	var b strings.Builder
+	b.WriteString("::/8 ; holds what IPv4 addresses are to the program\n")
+	for range n {
+		a := randomAddr(r)
+		b.WriteString(netip.PrefixFrom(a, a.BitLen()-r.IntN(12)).Masked().String() + "\t7\n")
+	}
+	return b.String()
+}
+
+// TestFirewallList: 100,000 addresses of a list are dropped, at each end, and no other
+// ones; while another list takes its place, addresses in both always are.
+func TestFirewallList(t *testing.T) {
+	b := functionbench.Load(t, "firewall", object)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 2))
+	const n = 100_000
+	addrs, seen := make([]netip.Addr, 0, n+n/2), map[netip.Addr]bool{}
+	for len(addrs) < cap(addrs) {
+		var a [16]byte
+		binary.BigEndian.PutUint32(a[:], r.Uint32()|1)
+		addr := netip.AddrFrom4([4]byte(a[:4]))
+		if len(addrs)%8 == 0 {
+			a[0] = 0x20
+			addr = netip.AddrFrom16(a)
+		}
+		if !seen[addr] {
+			seen[addr] = true
+			addrs = append(addrs, addr)
+		}
+	}
+	listOf := func(addrs []netip.Addr) sdk.Config {
+		var text strings.Builder
+		for _, a := range addrs {
+			text.WriteString(a.String() + "\n")
+		}
+		l, err := onpath.ReadAddresses(text.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		packed, err := l.Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sdk.Config{theList: packed}
+	}
+	look := func(a netip.Addr) int32 {
+		own := netip.MustParseAddr("10.0.0.2") // even, as no listed address is
+		if a.Is6() {
+			own = netip.MustParseAddr("2001:db8::2")
+		}
+		p := functionbench.Packet{Tuple: onpath.Tuple{Protocol: 17, Src: a, Dst: own, SrcPort: 1, DstPort: 2}}
+		if r.IntN(2) == 0 {
+			p.Tuple = p.Tuple.Reverse()
+		}
+		p.Reverse = r.IntN(2) == 0
+		return b.Verdict(p)
+	}
+	first, second := listOf(addrs[:n]), listOf(addrs[n/2:])
+	b.Tell(compile, first)
+	for range 1000 {
+		if a := addrs[r.IntN(n)]; look(a) != 1 {
+			t.Fatalf("%s is in the list and passes", a)
+		}
+		other := addrs[r.IntN(n)].Prev() // even
+		if look(other) != 0 {
+			t.Fatalf("%s is not in the list and is dropped", other)
+		}
+	}
+	done := make(chan error, 1)
+	go func() {
+		write, err := compile(second)
+		if err == nil {
+			err = write(b.Tables)
+		}
+		done <- err
+	}()
+	checked := 0
+	for running := true; running; checked++ {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatal(err)
+			}
+			running = false
+		default:
+		}
+		if a := addrs[n/2+r.IntN(n/2)]; look(a) != 1 {
+			t.Fatalf("%s is in both lists and passed", a)
+		}
+		if other := addrs[r.IntN(n)].Prev(); look(other) != 0 {
+			t.Fatalf("%s is in no list and was dropped", other)
+		}
+	}
+	t.Logf("%d addresses were looked at while the list changed", checked)
+	for range 1000 {
+		if a := addrs[r.IntN(n/2)]; look(a) != 0 {
+			t.Fatalf("%s is in the list no more and is dropped", a)
+		}
+		if a := addrs[n+r.IntN(n/2)]; look(a) != 1 {
+			t.Fatalf("%s is new in the list and passes", a)
+		}
+	}
+	b.Tell(compile, sdk.Config{})
+	if a := addrs[n]; look(a) != 0 {
+		t.Errorf("%s is dropped without a list", a)
+	}
+	var k listKey
+	if err := b.Tables["listed"].NextKey(nil, &k); err == nil {
+		t.Errorf("%x is left of the list", k)
+	}
 }
 
 // TestFirewallEstablished: connections may begin at one end only.
@@ -181,6 +312,16 @@ func TestFirewallErrors(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.40q gives %v, must speak of %q", text, err, want)
 		}
+	}
+	for list, want := range map[string]string{
+		"192.0.2.1\nx.example": `line 2: "x.example"`, "# nothing\n": "is empty",
+	} {
+		if _, err := compile(sdk.Config{theList: list}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the list %q gives %v, must speak of %q", list, err, want)
+		}
+	}
+	if _, err := compile(sdk.Config{"rules": "drop from blocklist"}); err == nil || !strings.Contains(err.Error(), "is missing") {
+		t.Errorf("rules that speak of no list give %v", err)
 	}
 	if _, err := compile(sdk.Config{"rule": ""}); err == nil {
 		t.Error("an unknown name is taken")

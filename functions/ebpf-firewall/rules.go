@@ -15,6 +15,10 @@ const (
 	firewallVectors  = 8192
 	firewallPrefixes = 8192
 	firewallPorts    = 65537 // and one for packets without
+	firewallEnds     = 5
+	fromListed       = 1 // bits in what ends has at firewallEnds - 1
+	toListed         = 2
+	namesList        = 256 // in an action
 )
 
 // fireRule is one rule; empty lists match everything.
@@ -23,13 +27,17 @@ type fireRule struct {
 	protocols        []uint8
 	from, to         []netip.Prefix // IPv4 ones mapped
 	fromPorts, ports []onpath.PortRange
+	listed           uint32 // ends that must be in the list
 }
+
+// theList is what stands in rules for what is in the list of addresses.
+const theList = "blocklist"
 
 var fireActions = map[string]uint32{"allow": 0, "drop": 1, "refuse": 2}
 
 // parseRules reads one rule a line:
 //
-//	allow|drop|refuse [PROTOCOL[,…]] [from PREFIX[,…]|any] [port P[-Q][,…]] [to PREFIX[,…]|any] [port P[-Q][,…]]
+//	allow|drop|refuse [PROTOCOL[,…]] [from PREFIX[,…]|any|blocklist] [port P[-Q][,…]] [to PREFIX[,…]|any|blocklist] [port P[-Q][,…]]
 //
 // A port behind from is the source's, else the destination's.
 func parseRules(text string) ([]fireRule, error) {
@@ -79,9 +87,17 @@ func parseRule(words []string) (r fireRule, err error) {
 		switch words[0] {
 		case "from":
 			source = true
+			if words[1] == theList {
+				r.listed |= fromListed
+				break
+			}
 			r.from, err = parsePrefixes(words[1])
 		case "to":
 			source = false
+			if words[1] == theList {
+				r.listed |= toListed
+				break
+			}
 			r.to, err = parsePrefixes(words[1])
 		case "port", "ports":
 			var ports []onpath.PortRange

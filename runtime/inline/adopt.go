@@ -21,6 +21,7 @@ import (
 type record struct {
 	Labels map[string]string   `json:"labels"`
 	Spec   onpath.FunctionSpec `json:"spec"`
+	Lists  []onpath.ListState  `json:"lists,omitempty"`
 }
 
 // unusable says that nothing can be made of what is there, at no time.
@@ -81,6 +82,7 @@ func (d *Driver) adopt(id string) (*process, error) {
 		return nil, unusable{err}
 	}
 	p := &process{d: d, id: id, labels: r.Labels, function: f, spec: r.Spec, exited: make(chan struct{})}
+	p.lists.Store(&r.Lists)
 	if p.kept, err = json.Marshal(r); err != nil { // as this version writes it
 		return nil, err
 	}

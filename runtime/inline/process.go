@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -26,6 +28,7 @@ type process struct {
 	tables   sdk.Tables
 
 	logging sync.Mutex // say
+	lists   atomic.Pointer[[]onpath.ListState]
 
 	mu     sync.Mutex // guards the rest
 	leave  func()     // ends what accompany began
@@ -40,6 +43,7 @@ var (
 	_ onpath.Reconfigurable = (*process)(nil)
 	_ onpath.Inline         = (*process)(nil)
 	_ onpath.KeyedCounters  = (*process)(nil)
+	_ onpath.Listing        = (*process)(nil)
 )
 
 // begin makes the instance: files, tables, and what is in them.
@@ -106,7 +110,11 @@ func (p *process) configure(s *onpath.FunctionSpec) error {
 	if err != nil {
 		return err
 	}
-	data, err := json.Marshal(record{Labels: p.labels, Spec: *s})
+	lists, err := p.listsOf(s)
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(record{Labels: p.labels, Spec: *s, Lists: lists})
 	if err != nil {
 		return err
 	}
@@ -132,8 +140,43 @@ func (p *process) configure(s *onpath.FunctionSpec) error {
 		return err
 	}
 	p.kept = data
+	p.lists.Store(&lists)
 	p.say("told %d values and %d files", len(s.EBPF.Config), len(s.EBPF.Files))
 	p.accompany(s)
+	return nil
+}
+
+// listsOf are the lists of addresses that the function is told: of what it has already,
+// since when.
+func (p *process) listsOf(s *onpath.FunctionSpec) (out []onpath.ListState, err error) {
+	now, before := told(s.EBPF), told(p.spec.EBPF)
+	for _, name := range p.function.Lists {
+		text, ok := now[name]
+		if !ok {
+			continue
+		}
+		had := slices.IndexFunc(p.Lists(), func(l onpath.ListState) bool { return l.Name == name })
+		if had >= 0 && before[name] == text {
+			out = append(out, p.Lists()[had])
+			continue
+		}
+		l, err := onpath.ReadAddresses(text)
+		if err != nil {
+			return nil, sdk.About(name, err)
+		}
+		if l.Held > 0 {
+			p.say("%s: %d lines are left out, for others hold what they say", name, l.Held)
+		}
+		out = append(out, onpath.ListState{Name: name, Entries: len(l.Prefixes), Since: time.Now().UTC().Round(0)})
+	}
+	return out, nil
+}
+
+// Lists implements onpath.Listing.
+func (p *process) Lists() []onpath.ListState {
+	if l := p.lists.Load(); l != nil {
+		return *l
+	}
 	return nil
 }
 
