@@ -18,6 +18,7 @@ import (
 	"github.com/onpath/onpath/node/base"
 	"github.com/onpath/onpath/node/fault"
 	"github.com/onpath/onpath/node/machine"
+	"github.com/onpath/onpath/node/peers"
 	"github.com/onpath/onpath/node/wiring"
 )
 
@@ -95,8 +96,7 @@ type Options struct {
 type Agent struct {
 	part     *base.Part
 	opt      Options
-	detector *detector
-	echo     *echo
+	peers    *peers.Peers
 	machine  *machine.Machine
 	exempt   *machine.Exempt
 	faults   *fault.Faults
@@ -112,11 +112,10 @@ type Agent struct {
 	boot    string        // bootID
 	up      chan struct{} // closed when start-up has put the saved plan in force
 
-	measuring measuring
-	apply     *applier
-	count     chan struct{} // a count of flows is
-	retry     chan struct{} // a plan was refused
-	planned   sync.Mutex    // serialises SetPlan
+	apply   *applier
+	count   chan struct{} // a count of flows is
+	retry   chan struct{} // a plan was refused
+	planned sync.Mutex    // serialises SetPlan
 
 	applyTime prometheus.Histogram
 
@@ -178,12 +177,10 @@ func New(o Options) (*Agent, error) {
 		instances: map[string]*instance{}, adopted: map[string]onpath.Process{},
 		sweeping: map[string]chan struct{}{}, drivers: map[onpath.FunctionKind]*driver{},
 	}
-	a.measuring.netns, a.measuring.log, a.measuring.news = o.NetNS, a.part.Log, func() { base.Kick(a.part.ReportDue) }
 	a.wirer = wiring.Wirer{Node: o.Name, NetNS: o.NetNS, Dir: a.part.Dir, Log: a.part.Log,
 		Users: sync.OnceValue(func() error { return userns.Possible(string(a.part.Dir)) })}
 	a.apply = newApplier(a)
-	a.detector = newDetector(a.part, func() { a.apply.Kick(false) })
-	a.echo, a.faults = &echo{part: a.part, detector: a.detector}, fault.New(a.part, o.FaultKeeper)
+	a.peers, a.faults = peers.New(a.part, a.apply.Rounds), fault.New(a.part, o.FaultKeeper)
 	a.machine = machine.New(a.part, a.apply.Rounds, machine.Options{Spec: o.Spec, SetForwarding: o.SetForwarding})
 	a.exempt = machine.NewExempt(a.part, a.apply.Rounds, a.machine, a.up)
 	a.leases, a.signal = &leases{a: a, changed: make(chan struct{}, 1), told: newSparing()}, newSignaller(a)
@@ -243,10 +240,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.machine.Restore(a.inForce)
 		a.machine.Follow(saved.Wanted)
 		a.exempt.Follow(saved.Wanted)
-		a.detector.restore()
-		a.detector.follow(saved.Wanted)
-		a.echo.follow(saved.Wanted)
-		a.measuring.set(saved.Wanted.Measure, saved.Wanted.Datapath.Underlay.Address)
+		a.peers.Restore()
+		a.peers.Follow(saved.Wanted)
+		a.peers.Measure(saved.Wanted)
 	}
 	a.machine.Look() // knows the saved plan's uplinks before the first configuration
 	a.mu.Lock()
@@ -256,9 +252,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.part.Go(func(ctx context.Context) {
 		each(ctx, a.machine.Gone(), a.wake)
 	})
-	a.part.Go(a.echo.run)
-	a.part.Go(a.detector.run)
-	a.part.Go(a.detector.save)
+	a.part.Go(a.peers.Run)
 	a.part.Go(func(ctx context.Context) { watchNewFlows(ctx, a.part) })
 	a.part.Go(a.retryRuntimes)
 	a.part.Go(a.retryPlan)

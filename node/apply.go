@@ -149,7 +149,7 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 	l := onpath.LocalState{
 		Vports: map[onpath.VportID]onpath.LocalVport{}, RefusedUplinks: map[string]bool{},
 		Leases: a.leases.held,
-		Peers:  a.detector.peerStates(plan.Datapath.Peers), Exempt: a.exempt.Rules(plan.Datapath.Underlay, m),
+		Peers:  a.peers.States(plan.Datapath.Peers), Exempt: a.exempt.Rules(plan.Datapath.Underlay, m),
 	}
 	named := map[onpath.VportID]bool{}
 	for _, in := range a.instances {

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/peers"
 	"github.com/onpath/onpath/node/wiring"
 )
 
@@ -26,9 +27,6 @@ var (
 	descDeferred  = prometheus.NewDesc("onpath_tenant_deferred_packets_total", "Packets of flows that were steered but not established, for want of room.", []string{"tenant"}, nil)
 	descNewLimit  = prometheus.NewDesc("onpath_tenant_new_flows_limit", "Flows that a tenant may begin in a second on this node; none where there is no limit.", []string{"tenant"}, nil)
 	descRefused   = prometheus.NewDesc("onpath_tenant_refused_packets_total", "Packets that would have begun more flows than their tenant may, and were dropped.", []string{"tenant"}, nil)
-	descPeers     = prometheus.NewDesc("onpath_node_peer_reachable", "1 if the data path of another node answers, 0 if it is lost.", []string{"peer"}, nil)
-	descLosses    = prometheus.NewDesc("onpath_node_peer_losses_total", "Times that another node was lost.", nil, nil)
-	descRounds    = prometheus.NewDesc("onpath_node_peer_probe_rounds_total", "Rounds of questions to other nodes; late ones came too late to count a missing answer.", []string{"late"}, nil)
 	descLearned   = prometheus.NewDesc("onpath_node_flow_entries_learned_total", "Flow entries ever written.", nil, nil)
 	descEncap     = prometheus.NewDesc("onpath_node_encapsulated_packets_total", "Packets of encapsulations that are not looked into (GRE, IP in IP, MPLS, PPPoE), seen at uplinks.", nil, nil)
 )
@@ -54,11 +52,12 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descNotKept, descUplink,
 		descFlows, descLearned, descEncap, descHeld, descHeldMost, descDeferred, descNewLimit, descRefused,
-		descPeers, descLosses, descRounds, descVerdicts, descReasons, descSamples, descSpent, descOwn, descKey,
+		descVerdicts, descReasons, descSamples, descSpent, descOwn, descKey,
 		descKeyBytes, descModule, descRelayed, descRelayedBytes,
 	} {
 		ch <- d
 	}
+	peers.Describe(ch)
 }
 
 // Collect implements prometheus.Collector.
@@ -67,7 +66,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		onpath.InstanceStarting: 0, onpath.InstanceReady: 0, onpath.InstanceUnready: 0, onpath.InstanceFailed: 0,
 	}
 	names := map[onpath.VportID]string{}
-	c.a.detector.collect(ch)
+	c.a.peers.Collect(ch)
 	c.a.mu.Lock()
 	acked := c.a.acked
 	for _, in := range c.a.instances {
@@ -133,21 +132,4 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(descDropped, prometheus.CounterValue, float64(n), vport, name, string(reason))
 		}
 	}
-}
-
-func (r *detector) collect(ch chan<- prometheus.Metric) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for a, j := range r.peers {
-		up := 1.0
-		if j.lost {
-			up = 0
-		}
-		if j.ever {
-			ch <- prometheus.MustNewConstMetric(descPeers, prometheus.GaugeValue, up, r.names[a])
-		}
-	}
-	ch <- prometheus.MustNewConstMetric(descLosses, prometheus.CounterValue, float64(r.losses))
-	ch <- prometheus.MustNewConstMetric(descRounds, prometheus.CounterValue, float64(r.rounds-r.late), "no")
-	ch <- prometheus.MustNewConstMetric(descRounds, prometheus.CounterValue, float64(r.late), "yes")
 }

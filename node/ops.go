@@ -8,6 +8,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/session"
+	"github.com/onpath/onpath/node/peers"
 )
 
 var (
@@ -56,7 +57,7 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 			return json.NewEncoder(stream).Encode(done)
 		})
 	case onpath.OpDistances:
-		return json.NewEncoder(stream).Encode(a.measuring.distances())
+		return json.NewEncoder(stream).Encode(a.peers.Distances())
 	case onpath.OpNotifications:
 		return a.notifier.deliver(ctx, stream)
 	case onpath.OpUsage:
@@ -72,7 +73,9 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 	case onpath.OpProve:
 		return serve(request, func(r onpath.PasswordRequest) error { return json.NewEncoder(stream).Encode(a.proves(ctx, r)) })
 	case onpath.OpEcho:
-		return serve(request, func(r onpath.EchoRequest) error { return json.NewEncoder(stream).Encode(a.echoes(ctx, r)) })
+		return serve(request, func(r onpath.EchoRequest) error {
+			return json.NewEncoder(stream).Encode(peers.EchoClient(ctx, a.part, r))
+		})
 	case onpath.OpPromise:
 		return serve(request, func(r onpath.PromiseRequest) error { return json.NewEncoder(stream).Encode(a.promise(r)) })
 	}

@@ -46,7 +46,7 @@ func (a *Agent) Report() onpath.NodeReport {
 		Capacity: m.Capacity, UnderlayMTU: m.UnderlayMTU, UnderlayDevice: m.UnderlayDevice, NoHostImage: !a.opt.HostImage,
 		Blocks: a.opt.Blocks, Knows: onpath.Abilities(),
 		Addresses: m.Addresses, Conditions: slices.Clone(m.Conditions), Paths: a.countedPaths(),
-		Unreachable: a.echo.unreachable(), Distances: a.measuring.distances(),
+		Unreachable: a.peers.Unreachable(), Distances: a.peers.Distances(),
 		Leases: leases,
 	}
 	named := map[string]bool{}

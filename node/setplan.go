@@ -122,8 +122,7 @@ func (a *Agent) setPlan(ctx context.Context, p *onpath.NodePlan, again *refusal)
 	if err := savePlan(a.part.Dir, savedPlan{Node: a.opt.Name, Wanted: p, InForce: inForce}); err != nil {
 		return err
 	}
-	a.detector.follow(p)
-	a.echo.follow(p)
+	a.peers.Follow(p)
 	a.mu.Lock()
 	a.plan = p
 	a.planErr, a.refusal = "", nil
@@ -144,7 +143,7 @@ func (a *Agent) setPlan(ctx context.Context, p *onpath.NodePlan, again *refusal)
 	a.apply.Kick(false)
 	base.Kick(a.leases.changed)
 	base.Kick(a.signal.wanted)
-	a.measuring.set(p.Measure, p.Datapath.Underlay.Address)
+	a.peers.Measure(p)
 	base.Kick(a.part.ReportDue)
 	return nil
 }

@@ -1,4 +1,4 @@
-package node
+package peers
 
 import (
 	"net/netip"
@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/node/base"
-	"github.com/onpath/onpath/node/machine"
 )
 
 // judged tries one liveness: a peer that answers or not, rounds that are late or not.
@@ -171,10 +169,10 @@ func TestConfigOfLostPeer(t *testing.T) {
 		{ID: 5, Kind: onpath.VportRemote, Peer: "n2", State: onpath.VportUp}, {ID: 6, Kind: onpath.VportRemote, Peer: "n3", State: onpath.VportUp},
 	}
 	plan.Datapath.Groups = []onpath.Group{{Members: []onpath.Member{{Vport: 5}, {Vport: 6}}}}
-	a := &Agent{part: &base.Part{}, machine: &machine.Machine{}, detector: newDetector(nil, nil), leases: &leases{}, exempt: &machine.Exempt{}}
-	a.detector.peers[peers[0].Address] = &liveness{ever: true, lost: true}
-	a.detector.peers[peers[1].Address] = &liveness{ever: true, states: map[onpath.VportID]onpath.VportState{6: onpath.VportClosed}}
-	c, _ := a.config(plan)
+	d := newDetector(nil, nil)
+	d.peers[peers[0].Address] = &liveness{ever: true, lost: true}
+	d.peers[peers[1].Address] = &liveness{ever: true, states: map[onpath.VportID]onpath.VportState{6: onpath.VportClosed}}
+	c, _ := onpath.Effective(plan, &onpath.LocalState{Peers: d.peerStates(peers)})
 	for n, away := range []bool{true, false} {
 		if v := c.Vports[n]; v.State != onpath.VportClosed || v.Away != away {
 			t.Errorf("vport %d is %s, away %v", v.ID, v.State, v.Away)

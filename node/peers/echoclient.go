@@ -1,4 +1,4 @@
-package node
+package peers
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/node/base"
 )
 
 // How often a client is asked by echo, and how long an answer may take.
@@ -21,8 +22,8 @@ const (
 	echoPatience = 500 * time.Millisecond
 )
 
-// echoes measures the round trip from the node's uplinks to an address.
-func (a *Agent) echoes(ctx context.Context, r onpath.EchoRequest) (answer onpath.EchoAnswer) {
+// EchoClient measures the round trip from the node's uplinks to an address.
+func EchoClient(ctx context.Context, p *base.Part, r onpath.EchoRequest) (answer onpath.EchoAnswer) {
 	if !onpath.Claimable(r.Address) {
 		return answer
 	}
@@ -31,9 +32,9 @@ func (a *Agent) echoes(ctx context.Context, r onpath.EchoRequest) (answer onpath
 		network, local = "ip4:icmp", "0.0.0.0"
 	}
 	var c *icmp.PacketConn
-	err := netnsrun.Do(a.opt.NetNS, func() (err error) { c, err = icmp.ListenPacket(network, local); return err })
+	err := netnsrun.Do(p.NetNS, func() (err error) { c, err = icmp.ListenPacket(network, local); return err })
 	if err != nil {
-		a.part.Log.Debug("a client's round trip cannot be measured", "err", err)
+		p.Log.Debug("a client's round trip cannot be measured", "err", err)
 		return answer
 	}
 	defer c.Close()

@@ -1,4 +1,4 @@
-package node
+package peers
 
 import (
 	"context"
@@ -26,7 +26,7 @@ import (
 // a link by itself, whether or not a server or the other node's agent lives.
 type detector struct {
 	part    *base.Part
-	changed func() // has the data path take up what is known
+	applier *base.Rounds
 
 	// renewed: there is another plan.
 	renewed chan struct{}
@@ -42,8 +42,8 @@ type detector struct {
 	losses uint64
 }
 
-func newDetector(p *base.Part, changed func()) *detector {
-	return &detector{part: p, changed: changed, peers: map[netip.Addr]*liveness{}, names: map[netip.Addr]string{}, dirty: make(chan struct{}, 1), renewed: make(chan struct{}, 1)}
+func newDetector(p *base.Part, r *base.Rounds) *detector {
+	return &detector{part: p, applier: r, peers: map[netip.Addr]*liveness{}, names: map[netip.Addr]string{}, dirty: make(chan struct{}, 1), renewed: make(chan struct{}, 1)}
 }
 
 // question is what is asked of one peer in every round.
@@ -178,7 +178,7 @@ func (d *detector) hearUntil(c onpath.PeerConversation, until time.Time) error {
 			return err
 		}
 		if d.hear(answers) {
-			d.changed()
+			d.applier.Kick(false)
 			base.Kick(d.dirty)
 		}
 		if left <= 0 {
@@ -312,7 +312,7 @@ func (d *detector) tellChanges(changes []peerChange) {
 	if len(changes) == 0 {
 		return
 	}
-	d.changed()
+	d.applier.Kick(false)
 	base.Kick(d.dirty)
 	base.Kick(d.part.ReportDue)
 	for _, c := range changes {
@@ -365,7 +365,8 @@ type savedDetector struct {
 	Closed map[netip.Addr][]onpath.VportID `json:"closed,omitempty"`
 }
 
-func lostFile(d base.Dir) string { return d.File("lost.json") }
+// LostFile says which peers are lost.
+func LostFile(d base.Dir) string { return d.File("lost.json") }
 
 // save writes it down after each change, until ctx ends.
 func (d *detector) save(ctx context.Context) {
@@ -377,7 +378,7 @@ func (d *detector) save(ctx context.Context) {
 		}
 		data, err := json.Marshal(d.saved())
 		if err == nil {
-			err = wholefile.WriteLightly(lostFile(d.part.Dir), data, 0o600)
+			err = wholefile.WriteLightly(LostFile(d.part.Dir), data, 0o600)
 		}
 		if err != nil {
 			d.part.Log.Warn("cannot save which peers are lost", "err", err)
@@ -404,7 +405,7 @@ func (d *detector) saved() (s savedDetector) {
 
 // restore takes up what an earlier agent knew.
 func (d *detector) restore() {
-	data, err := os.ReadFile(lostFile(d.part.Dir))
+	data, err := os.ReadFile(LostFile(d.part.Dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}

@@ -1,8 +1,7 @@
-package node
+package peers
 
 import (
 	"cmp"
-	"log/slog"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -12,13 +11,12 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/measure"
+	"github.com/onpath/onpath/node/base"
 )
 
 // measuring measures what the plan says, and answers other nodes.
 type measuring struct {
-	netns string
-	log   *slog.Logger
-	news  func() // a value has changed
+	part *base.Part
 
 	apply     sync.Mutex // serialises set
 	plan      *onpath.MeasurePlan
@@ -31,7 +29,7 @@ type measuring struct {
 }
 
 // set has a plan measured, nil: nothing. What cannot begin is tried again with the next
-// plan, and by again.
+// plan.
 func (m *measuring) set(p *onpath.MeasurePlan, at netip.Addr) {
 	m.apply.Lock()
 	defer m.apply.Unlock()
@@ -46,9 +44,9 @@ func (m *measuring) set(p *onpath.MeasurePlan, at netip.Addr) {
 		return
 	}
 	if m.sender == nil {
-		if err := netnsrun.Do(m.netns, func() error { return m.start(p, at) }); err != nil {
+		if err := netnsrun.Do(m.part.NetNS, func() error { return m.start(p, at) }); err != nil {
 			m.stop()
-			m.log.Warn("nothing is measured between nodes; it is tried again with the next plan", "err", err)
+			m.part.Log.Warn("nothing is measured between nodes; it is tried again with the next plan", "err", err)
 			return
 		}
 	}
@@ -68,7 +66,7 @@ func (m *measuring) start(p *onpath.MeasurePlan, at netip.Addr) (err error) {
 		return err
 	}
 	m.sender, err = measure.NewSender(measure.SenderOptions{From: at, Secret: p.Secret, Told: m.told, Enter: func(f func() error) error {
-		return netnsrun.Do(m.netns, f)
+		return netnsrun.Do(m.part.NetNS, f)
 	}})
 	return err
 }
@@ -103,7 +101,7 @@ func (m *measuring) told(name string, v measure.Value) {
 	}
 	m.values[name] = v
 	m.mu.Unlock()
-	m.news()
+	base.Kick(m.part.ReportDue)
 }
 
 // distances are the values told last, in order.
