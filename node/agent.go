@@ -18,6 +18,7 @@ import (
 	"github.com/onpath/onpath/node/base"
 	"github.com/onpath/onpath/node/fault"
 	"github.com/onpath/onpath/node/machine"
+	"github.com/onpath/onpath/node/notify"
 	"github.com/onpath/onpath/node/peers"
 	"github.com/onpath/onpath/node/wiring"
 )
@@ -134,7 +135,7 @@ type Agent struct {
 	swept       bool
 	sweeping    map[string]chan struct{}     // leftovers on their way out, by id
 	paths       map[onpath.PathID]*pathCount // live flow entries of ended paths, by the last count
-	notifier    *notifier                    // opened by Run
+	notifier    *notify.Notifier             // opened by Run
 	session     atomic.Pointer[Session]      // once there is one
 }
 
@@ -227,10 +228,10 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.closeRuntimes()
 	}()
 	a.part.Begin(ctx)
-	if a.notifier, err = openNotifier(a.opt.Name, notifyDir(a.part.Dir), a.part.Clock.Now, a.part.Log); err != nil {
+	if a.notifier, err = notify.Open(a.opt.Name, notify.Dir(a.part.Dir), a.part.Clock.Now, a.part.Log); err != nil {
 		return err
 	}
-	defer a.notifier.close()
+	defer a.notifier.Close()
 	if err := a.leases.restore(); err != nil {
 		a.part.Log.Error("leases end now, for what is known of them cannot be read", "err", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/node/base"
 )
 
@@ -166,4 +167,17 @@ func (in *instance) runtime() (onpath.Runtime, error) {
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "the %s runtime does not answer: %w", kind, d.err)
 	}
 	return d.rt, nil
+}
+
+// openNotify lets a container tell its owner something. Without it the instance serves all
+// the same.
+func (in *instance) openNotify() {
+	plan := in.current()
+	netns := in.a.part.Dir.NetNS(in.id)
+	if plan.Spec.Inline() || isLease(&plan) || !netnsrun.Is(netns) {
+		return // a publisher need not be a tenant, whom notifications are for
+	}
+	if err := in.a.notifier.Open(in.id, netns, plan); err != nil {
+		in.a.part.Log.Warn("an instance cannot send notifications", "instance", in.id, "err", err)
+	}
 }

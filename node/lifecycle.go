@@ -66,7 +66,7 @@ func (in *instance) live(ctx context.Context) {
 		if err := in.clear(ctx, p); err != nil {
 			in.a.part.Log.Warn("cannot clear away what ended", "instance", in.id, "err", err)
 		}
-		in.a.notifier.shut(in.id) // the next process may have another namespace
+		in.a.notifier.Shut(in.id) // the next process may have another namespace
 		p = nil
 	}
 	in.discard(in.takeCreation())
@@ -378,7 +378,7 @@ func (in *instance) remove(ctx context.Context) error {
 		}
 		in.process(nil)
 	}
-	in.a.notifier.shut(in.id)
+	in.a.notifier.Shut(in.id)
 	if err := in.a.wirer.Unwire(in.id, in.rec.Vports); err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/onpath/onpath/node/base"
 	"github.com/onpath/onpath/node/fault"
 	"github.com/onpath/onpath/node/machine"
+	"github.com/onpath/onpath/node/notify"
 	"github.com/onpath/onpath/node/peers"
 	"github.com/onpath/onpath/node/wiring"
 )
@@ -188,7 +189,7 @@ func (f *off) folder() {
 		errs := []error{fault.EndAll(f.dir)} // while it is known what they stopped
 		kept := []string{planFile(f.dir), meterFile(f.dir), peers.LostFile(f.dir), machine.HeldFile(f.dir),
 			f.dir.Records(), f.dir.Namespaces(),
-			f.dir.Faults(), f.dir.Identity(), notifyDir(f.dir), f.dir.File("lock")}
+			f.dir.Faults(), f.dir.Identity(), notify.Dir(f.dir), f.dir.File("lock")}
 		for _, p := range kept {
 			errs = append(errs, os.RemoveAll(p))
 		}

@@ -59,7 +59,7 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 	case onpath.OpDistances:
 		return json.NewEncoder(stream).Encode(a.peers.Distances())
 	case onpath.OpNotifications:
-		return a.notifier.deliver(ctx, stream)
+		return a.notifier.Deliver(ctx, stream)
 	case onpath.OpUsage:
 		return json.NewEncoder(stream).Encode(a.Usage(ctx))
 	case onpath.OpMeters:

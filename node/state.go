@@ -55,9 +55,6 @@ func meterFile(d base.Dir) string { return d.File("meters.json") }
 func recordFile(d base.Dir, id string) string { return filepath.Join(d.Records(), id+".json") }
 func lastLog(d base.Dir, id string) string    { return filepath.Join(d.Records(), id+".log") }
 
-// notifyDir has what functions told and the server has not fetched.
-func notifyDir(d base.Dir) string { return d.File("notifications") }
-
 // Hold keeps everybody else's agent out of a state folder, before anything that
 // agents share on the machine is touched, until it is released. An agent that
 // runs within has Options.Held.

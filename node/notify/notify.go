@@ -1,4 +1,5 @@
-package node
+// Package notify accepts what functions tell their owner, and keeps it until the server has it.
+package notify
 
 import (
 	"bytes"
@@ -22,6 +23,7 @@ import (
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/internal/spool"
 	"github.com/onpath/onpath/internal/wholefile"
+	"github.com/onpath/onpath/node/base"
 )
 
 // What functions tell their owner (GNFC §III-D). The agent listens in the network namespace
@@ -41,8 +43,8 @@ const (
 // errTooMuch is why a notification is refused for now.
 var errTooMuch = errors.New("it tells too much: try again in a second")
 
-// notifier accepts notifications and keeps them until the server has them.
-type notifier struct {
+// Notifier accepts notifications and keeps them until the server has them.
+type Notifier struct {
 	node  string
 	since string // tells numbers apart from those before the folder was lost
 	spool *spool.Spool
@@ -62,7 +64,8 @@ type door struct {
 	at        time.Time
 }
 
-func openNotifier(node, dir string, now func() time.Time, log *slog.Logger) (*notifier, error) {
+// Open makes a notifier that keeps what it accepts in a folder.
+func Open(node, dir string, now func() time.Time, log *slog.Logger) (*Notifier, error) {
 	s, err := spool.Open(dir, notifySpoolBytes)
 	if err != nil {
 		return nil, fmt.Errorf("open the notifications that the server has not fetched: %w", err)
@@ -71,7 +74,7 @@ func openNotifier(node, dir string, now func() time.Time, log *slog.Logger) (*no
 	if err != nil {
 		return nil, err
 	}
-	return &notifier{node: node, since: since, spool: s, now: now, log: log, doors: map[string]*door{}}, nil
+	return &Notifier{node: node, since: since, spool: s, now: now, log: log, doors: map[string]*door{}}, nil
 }
 
 // sinceOf is the word by which this folder's numbers are known, made once.
@@ -84,8 +87,8 @@ func sinceOf(dir string) (string, error) {
 	return since, wholefile.Write(path, []byte(since), 0o600)
 }
 
-// open listens in an instance's namespace. Doing it twice changes nothing.
-func (n *notifier) open(id, netns string, plan onpath.InstancePlan) error {
+// Open listens in an instance's namespace. Doing it twice changes nothing.
+func (n *Notifier) Open(id, netns string, plan onpath.InstancePlan) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.doors[id] != nil {
@@ -118,19 +121,6 @@ func (n *notifier) open(id, netns string, plan onpath.InstancePlan) error {
 	return nil
 }
 
-// openNotify lets a container tell its owner something. Without it the instance serves all
-// the same.
-func (in *instance) openNotify() {
-	plan := in.current()
-	netns := in.a.part.Dir.NetNS(in.id)
-	if plan.Spec.Inline() || isLease(&plan) || !netnsrun.Is(netns) {
-		return // a publisher need not be a tenant, whom notifications are for
-	}
-	if err := in.a.notifier.open(in.id, netns, plan); err != nil {
-		in.a.part.Log.Warn("an instance cannot send notifications", "instance", in.id, "err", err)
-	}
-}
-
 func (d *door) close() {
 	if d.server != nil {
 		_ = d.server.Close()
@@ -140,8 +130,8 @@ func (d *door) close() {
 	}
 }
 
-// shut ends what open began.
-func (n *notifier) shut(id string) {
+// Shut ends what open began.
+func (n *Notifier) Shut(id string) {
 	n.mu.Lock()
 	d := n.doors[id]
 	delete(n.doors, id)
@@ -151,8 +141,8 @@ func (n *notifier) shut(id string) {
 	}
 }
 
-// close lets go of all; what is on disk stays.
-func (n *notifier) close() {
+// Close lets go of all; what is on disk stays.
+func (n *Notifier) Close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, d := range n.doors {
@@ -173,7 +163,7 @@ func (d *door) may(now time.Time) bool {
 	return true
 }
 
-func (n *notifier) serve(d *door, w http.ResponseWriter, r *http.Request) {
+func (n *Notifier) serve(d *door, w http.ResponseWriter, r *http.Request) {
 	if !d.may(n.now()) {
 		refuseNotification(w, http.StatusTooManyRequests, errTooMuch)
 		return
@@ -218,9 +208,9 @@ func refuseNotification(w http.ResponseWriter, status int, err error) {
 	http.Error(w, err.Error(), status)
 }
 
-// deliver sends what the spool has, and then what comes, one JSON line each, and lets go of
+// Deliver sends what the spool has, and then what comes, one JSON line each, and lets go of
 // what the other end says that it has stored, by its number in a line.
-func (n *notifier) deliver(ctx context.Context, stream io.ReadWriter) error {
+func (n *Notifier) Deliver(ctx context.Context, stream io.ReadWriter) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -266,3 +256,6 @@ func (n *notifier) deliver(ctx context.Context, stream io.ReadWriter) error {
 		}
 	}
 }
+
+// Dir has what functions told and the server has not fetched.
+func Dir(d base.Dir) string { return d.File("notifications") }

@@ -1,4 +1,4 @@
-package node
+package notify
 
 import (
 	"bufio"
@@ -51,7 +51,7 @@ func tellIn(t *testing.T, netns, network, address, body string) int {
 func TestNotify(t *testing.T) {
 	dir, clock := t.TempDir(), new(atomic.Int64)
 	now := func() time.Time { return time.Unix(clock.Load(), 0) }
-	n, err := openNotifier("n1", dir, now, slog.New(slog.DiscardHandler))
+	n, err := Open("n1", dir, now, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestNotify(t *testing.T) {
 		t.Fatal(err)
 	}
 	plan := onpath.InstancePlan{Tenant: "default", Name: "ids-1", Function: "default/ids"}
-	if err := n.open("i1", netns, plan); err != nil {
+	if err := n.Open("i1", netns, plan); err != nil {
 		t.Fatal(err)
 	}
 	tell := func(body string) int { return tellIn(t, netns, "tcp", onpath.NotifyAddress, body) }
@@ -110,15 +110,15 @@ func TestNotify(t *testing.T) {
 	if got := tell(`{"title":"a second later"}`); got != 202 {
 		t.Errorf("after a rest: %d", got)
 	}
-	n.close()
-	if n, err = openNotifier("n1", dir, now, slog.New(slog.DiscardHandler)); err != nil {
+	n.Close()
+	if n, err = Open("n1", dir, now, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	defer n.close()
+	defer n.Close()
 	server, agent := net.Pipe()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- n.deliver(ctx, agent) }()
+	go func() { done <- n.Deliver(ctx, agent) }()
 	r := bufio.NewReader(server)
 	if first, err := r.ReadBytes('\n'); err != nil || !bytes.HasPrefix(first, []byte{'"'}) {
 		t.Fatalf("%s %v", first, err)
