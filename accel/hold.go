@@ -86,6 +86,7 @@ var unreachable = map[byte]syscall.Errno{0: unix.ENETUNREACH, 1: unix.EHOSTUNREA
 func whole(syn []byte) []byte {
 	size := ipSize(syn)
 	b := append([]byte(nil), syn[:size+tcpSize(syn[size:])]...)
+	b[6], b[7] = b[6]&dontFragment, 0 // it is no fragment of anything more
 	seal(b, size)
 	return b
 }
@@ -119,7 +120,7 @@ func unreachableFor(syn []byte, code byte) []byte {
 // header4 begins a packet to where another came from. The kernel writes its length and checksum.
 func header4(protocol byte, size int, syn []byte) []byte {
 	b := make([]byte, size)
-	b[0], b[6], b[8], b[9] = 0x45, 0x40, 64, protocol // do not fragment
+	b[0], b[6], b[8], b[9] = 0x45, dontFragment, 64, protocol
 	copy(b[12:], syn[16:20])
 	copy(b[16:], syn[12:16])
 	return b
@@ -135,6 +136,8 @@ func seal(packet []byte, size int) {
 	}
 	binary.BigEndian.PutUint16(tcp[16:], checksum(tcp, pseudo))
 }
+
+const dontFragment = 0x40 // of the high byte of flags and fragment offset
 
 func checksum(b []byte, sum uint32) uint16 {
 	for ; len(b) > 1; b = b[2:] {

@@ -40,8 +40,8 @@ type Instance struct {
 	Work   *onpath.RelayWork `json:"work"`   // nil: nothing yet
 }
 
-// waits reports whether clients are answered once the origin has answered.
-func (i Instance) waits() bool { return i.Work != nil && i.Work.SYN == onpath.SYNWait }
+// Waits reports whether clients are answered once the origin has answered.
+func (i Instance) Waits() bool { return i.Work != nil && i.Work.SYN == onpath.SYNWait }
 
 // hosted is an instance at work.
 type hosted struct {
@@ -120,6 +120,8 @@ type HostState struct {
 	Pid       int      `json:"pid"`
 	Instances []string `json:"instances"`
 	Stats     Stats    `json:"stats"`
+	// Holds says that this version lets clients wait for their origin.
+	Holds bool `json:"holds"`
 	// Used is by instance what it has taken of the process.
 	Used map[string]Used `json:"used"`
 }
@@ -135,7 +137,7 @@ type Used struct {
 func (h *Host) State() HostState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := HostState{Pid: os.Getpid(), Used: map[string]Used{}}
+	s := HostState{Pid: os.Getpid(), Holds: true, Used: map[string]Used{}}
 	h.accounts.settle(processCPU())
 	for id, x := range h.running {
 		s.Instances = append(s.Instances, id)
@@ -191,7 +193,7 @@ func (h *Host) Set(id string, is Instance) error {
 			return fmt.Errorf("instance %s is in another network namespace", id)
 		}
 		x.is = is
-		x.relay.Wait(is.waits())
+		x.relay.Wait(is.Waits())
 		return nil
 	}
 	x, err := h.begin(is)
@@ -275,9 +277,9 @@ func (h *Host) begin(is Instance) (*hosted, error) {
 		return nil, errors.Join(err, x.ns.Close())
 	}
 	x.relay = r
-	r.Wait(is.waits())
+	r.Wait(is.Waits())
 	if err := x.ns.Do(func() (err error) {
-		x.in, err = Intercept(is.Device, is.waits(), r.SYN)
+		x.in, err = Intercept(is.Device, is.Waits(), r.SYN)
 		return err
 	}); err != nil {
 		r.Close()

@@ -86,6 +86,7 @@ func (i *Interceptor) Hold(hold bool) error {
 			err = control(raw, func(fd int) error { return attachFilter(fd, filter) })
 		}
 		if err != nil {
+			i.holds.Store(false)
 			return fmt.Errorf("have the kernel hold SYNs: %w", err)
 		}
 		return nil

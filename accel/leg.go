@@ -23,10 +23,14 @@ const (
 // keepAlive finds ends that are gone without a word.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 60 * time.Second, Interval: 15 * time.Second, Count: 4}
 
-// lifetime sets what decides how a socket ends, or those that a listening one takes: keepAlive,
-// and that urgent data stays in the stream, where splice(2) finds its end. A leg has no
+// lifetime sets what decides how a socket ends, or those that a listening one takes: by a reset,
+// also where the process is killed, until join says that all went well; keepAlive; and that
+// urgent data stays in the stream, where splice(2) finds its end. A leg has no
 // TCP_USER_TIMEOUT: it would also end a transfer whose reader rests. See endGone.
 func lifetime(fd int) error {
+	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
+		return fmt.Errorf("have connections end by a reset: %w", err)
+	}
 	for _, o := range [][3]int{
 		{unix.SOL_SOCKET, unix.SO_OOBINLINE, 1},
 		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},

@@ -122,9 +122,8 @@ func (ps *pipes) close() {
 // join carries both directions of a connection until both have ended. The end of one
 // direction ends that direction at the other side; an error resets both sides, so that
 // neither end takes a cut connection for a complete one; so does the kernel when the process
-// is killed.
+// is killed (lifetime).
 func (ps *pipes) join(a, b conn, there, back func(n int64)) error {
-	linger(a, b, 0)
 	carry := func(to, from conn, count func(n int64)) error {
 		err := ps.pump(to, from, count)
 		if err != nil {
@@ -137,17 +136,11 @@ func (ps *pipes) join(a, b conn, there, back func(n int64)) error {
 	go func() { other <- carry(a, b, back) }()
 	err := carry(b, a, there)
 	if err = errors.Join(err, <-other); err == nil {
-		linger(a, b, -1) // what is on its way arrives
+		_, _ = a.SetLinger(-1), b.SetLinger(-1) // what is on its way arrives
 	}
 	a.Close()
 	b.Close()
 	return err
-}
-
-// linger says what closing sockets does: 0 resets, below 0 ends properly.
-func linger(a, b conn, seconds int) {
-	_ = a.SetLinger(seconds)
-	_ = b.SetLinger(seconds)
 }
 
 // reset closes a connection by RST.

@@ -496,6 +496,7 @@ func (r *Relay) tell(c *net.TCPConn, l *leg, nonce [nonceSize]byte) (answered bo
 	<-l.done
 	r.lacking(l.err)
 	_, err := c.Write(encodeAnswer(l.err, nonce))
+	_ = c.SetLinger(-1) // the answer arrives; join resets what ends otherwise
 	if l.err == nil && err != nil {
 		reset(l.conn)
 	}

@@ -20,8 +20,9 @@ type synWatch struct {
 }
 
 const (
-	synBytes    = 40  // IPv4 and TCP headers without options
-	mostHeaders = 120 // and with all options; data behind them is not read
+	synBytes    = 40      // IPv4 and TCP headers without options
+	synQueue    = 1 << 20 // bytes of SYNs that wait to be read, some thousand
+	mostHeaders = 120     // and with all options; data behind them is not read
 
 	synOnly  = 0x02 // of FIN, SYN, RST and ACK
 	synFlags = 0x17
@@ -68,6 +69,7 @@ func prepareSYNSocket(fd, index int) error {
 	if err := attachFilter(fd, program); err != nil {
 		return err
 	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, synQueue) // a SYN that is lost costs time
 	proto := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_IP))
 	return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: proto, Ifindex: index})
 }

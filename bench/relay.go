@@ -362,6 +362,7 @@ func (t *site) copyBoth(near *net.TCPConn) {
 		near.Close()
 		return
 	}
+	_ = near.SetLinger(-1) // as sockets end that are no relay's
 	defer near.Close()
 	defer far.Close()
 	done := make(chan error, 2)

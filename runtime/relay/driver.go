@@ -59,6 +59,8 @@ type Driver struct {
 	runs map[string]*process
 	pid  int // of the process; 0: none
 	over chan struct{}
+	// holds says that the process lets clients wait for their origin; an earlier version does not.
+	holds bool
 
 	former former // of a process that keeps no accounts
 }
@@ -139,6 +141,9 @@ func (d *Driver) Start(ctx context.Context, r onpath.RunSpec) (onpath.Process, e
 	if err := d.put(ctx, r.ID, rec.Instance); err != nil {
 		return nil, errors.Join(err, os.Remove(d.record(r.ID)))
 	}
+	if err := d.mayWait(rec.Instance); err != nil {
+		d.opt.Log.Warn(err.Error(), "instance", r.ID)
+	}
 	p := &process{d: d, id: r.ID, rec: rec, pid: d.pid, over: d.over, gone: make(chan struct{})}
 	d.runs[r.ID] = p
 	return p, nil
@@ -194,6 +199,7 @@ func (d *Driver) run(ctx context.Context) error {
 	defer wait.Stop()
 	for {
 		if s, err := d.state(ctx); err == nil && s.Pid == d.pid {
+			d.holds = s.Holds
 			return nil
 		}
 		select {
@@ -234,6 +240,15 @@ func (d *Driver) state(ctx context.Context) (s accel.HostState, err error) {
 
 func (d *Driver) put(ctx context.Context, id string, is accel.Instance) error {
 	return d.call(ctx, http.MethodPut, "/instances/"+id, is, nil)
+}
+
+// mayWait refuses to have clients wait by a process that does not know how. Callers hold mu.
+func (d *Driver) mayWait(is accel.Instance) error {
+	if d.holds || !is.Waits() {
+		return nil
+	}
+	return onpath.Errorf(onpath.CodeUnsupported, "syn: wait is not in force, all else is: the relays' process %d is of an earlier version, "+
+		"which answers clients at once; end it to change that (its connections are reset)", d.pid)
 }
 
 func (d *Driver) call(ctx context.Context, method, path string, in, out any) error {
@@ -329,7 +344,7 @@ func (d *Driver) find(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	d.pid, d.over = s.Pid, over
+	d.pid, d.over, d.holds = s.Pid, over, s.Holds
 	d.bound(d.pid)
 	if s.Used == nil {
 		d.opt.Log.Info("the relays' process is of an earlier version, until it ends: its processor time is divided evenly, "+

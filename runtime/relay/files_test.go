@@ -144,12 +144,12 @@ func TestOutOfFiles(t *testing.T) {
 					return
 				}
 				defer c.Close()
-				for range 3 { // and rests
+				for range 2 { // and rests
 					if err := echo(c); err != nil {
 						t.Error(err)
 						return
 					}
-					time.Sleep(50 * time.Millisecond)
+					time.Sleep(30 * time.Millisecond)
 				}
 			})
 		}
@@ -171,7 +171,7 @@ func TestOutOfFiles(t *testing.T) {
 	for _, x := range []struct {
 		name string
 		most int
-	}{{"room for some", open + 40}, {"fewer than it has", open - 10}, {"as many as before", 0}} {
+	}{{"room for some", open + 30}, {"fewer than it has", open - 10}, {"as many as before", 0}} {
 		most := x.most
 		limit(most)
 		t.Run(x.name, func(t *testing.T) {
@@ -186,12 +186,12 @@ func TestOutOfFiles(t *testing.T) {
 
 			}
 			began := time.Now()
-			crowd(t, 60)
+			crowd(t, 30)
 			r, err := p.(onpath.Relaying).Relayed(t.Context())
 			if err != nil {
 				t.Error(err)
 			}
-			t.Logf("60 are served within %s; at most %d may be at once", time.Since(began), r.Most)
+			t.Logf("30 are served within %s; at most %d may be at once", time.Since(began), r.Most)
 			for _, c := range old {
 				if err := echo(c); err != nil {
 					t.Errorf("one that was there: %v", err)

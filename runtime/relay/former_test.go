@@ -85,6 +85,16 @@ func TestFormer(t *testing.T) {
 	if took := ofProcess(t, pid) - before; sum > took || sum < took/2 {
 		t.Errorf("the relays took %s, and the process %s", sum, took)
 	}
+	for _, x := range []struct {
+		syn     onpath.SYNAnswer
+		refused bool
+	}{{onpath.SYNWait, true}, {"", false}} {
+		spec := s.Spec(nil)
+		spec.Relay.Work.SYN = x.syn
+		if err := all["one"].(onpath.Reconfigurable).Reconfigure(t.Context(), &spec); (err != nil) != x.refused {
+			t.Errorf("told to answer as %q, it says %v", x.syn, err)
+		}
+	}
 	relays := all["one"].(onpath.Relaying)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()

@@ -80,7 +80,7 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = netnsrun.Remove(node) })
-	origin := netip.MustParseAddrPort("10.9.0.2:80")
+	origin, silent := netip.MustParseAddrPort("10.9.0.2:80"), netip.MustParseAddrPort("10.9.1.1:80")
 	var l net.Listener
 	err := netnsrun.Do(node, func() error {
 		lo, err := netlink.LinkByName("lo")
@@ -122,7 +122,17 @@ func TestKilled(t *testing.T) {
 	work := spec.Relay.Work
 	work.Origins = []onpath.RelayOrigin{{ // by way of itself: legs then begin where the process is
 		Address: origin, Size: 1000, Paths: []onpath.RelayPath{{UpTo: 1000, Next: []netip.AddrPort{work.Listen}}},
-	}}
+	}, {Address: silent, Size: 1000}}
+	if err := netnsrun.Do(instance, func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		_, nobody, _ := net.ParseCIDR("10.9.1.0/24")
+		return netlink.RouteAdd(&netlink.Route{Dst: nobody, LinkIndex: lo.Attrs().Index, Scope: netlink.SCOPE_LINK})
+	}); err != nil {
+		t.Fatal(err)
+	}
 	var p onpath.Process
 	err = netnsrun.Do(node, func() error {
 		p, err = rt.Start(t.Context(), onpath.RunSpec{ID: "one", Labels: map[string]string{TenantLabel: "t"}, Spec: spec, NetNS: instance})
@@ -144,6 +154,17 @@ func TestKilled(t *testing.T) {
 	if _, err := io.ReadFull(c, b); err != nil || string(b) != "half of it" {
 		t.Fatalf("%q, %v", b, err)
 	}
+	// One whose origin does not answer: no byte has come yet.
+	var early net.Conn
+	err = netnsrun.Do(client, func() error {
+		early, err = (&net.Dialer{Timeout: 5 * time.Second}).Dial("tcp4", silent.String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer early.Close()
+	time.Sleep(20 * time.Millisecond)
 	began := time.Now()
 	if err := syscall.Kill(p.Pid(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -153,6 +174,10 @@ func TestKilled(t *testing.T) {
 	took := time.Since(began)
 	if !errors.Is(err, unix.ECONNRESET) || took > 300*time.Millisecond {
 		t.Errorf("the client is told %v after %s, must be a reset within 300 ms", err, took)
+	}
+	_ = early.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := early.Read(b); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("before its first byte, a client is told %v", err)
 	}
 	if err := <-ended; !errors.Is(err, unix.ECONNRESET) {
 		t.Errorf("the origin is told %v", err)

@@ -151,7 +151,9 @@ func (p *process) Reconfigure(ctx context.Context, s *onpath.FunctionSpec) error
 		return err
 	}
 	p.rec = next
-	return p.d.keep(p.id, next)
+	p.d.mu.Lock()
+	defer p.d.mu.Unlock()
+	return errors.Join(p.d.keep(p.id, next), p.d.mayWait(next.Instance))
 }
 
 // Stop implements onpath.Process. The last instance's end is the process's.
