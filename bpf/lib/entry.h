@@ -285,7 +285,8 @@ static __always_inline __u32 scope_of_mate(const struct pkt *p, const struct nod
  * May the other end take the FIN or RST of the packet, which has come by the entry e, for
  * one? Others end nothing: anybody can send them, with a SYN behind (RFC 5961 section 3). Its
  * number fits if it is not before, nor far ahead of, what the other direction has
- * acknowledged. Where that has not been heard, each may.
+ * acknowledged. Where that has not been heard, each may. (Of what an instance of this node
+ * began, that direction is known where it comes out of the instance.)
  */
 __noinline int end_fits(struct flow *e)
 {
@@ -299,6 +300,10 @@ __noinline int end_fits(struct flow *e)
 	tenant = p->tenant ? p->tenant : tenant_of_path(e->path);
 	reverse_key(&p->wkey, &p->key, scope_of_mate(p, n, e));
 	mate = flow_find(&p->wkey, tenant);
+	if (!mate && p->key.scope == n->edge && entry_kind(e) == NEXT_VPORT) {
+		p->wkey.scope = e->next;
+		mate = flow_find(&p->wkey, tenant);
+	}
 	if (!mate || !entry_packets(mate))
 		return 1;
 	due = entry_ack(mate);

@@ -117,8 +117,8 @@ __noinline int try_port(__u32 port)
 	return bpf_map_update_elem(&nats, &p->wkey, &p->nat_reply, BPF_NOEXIST) == 0;
 }
 
-/* A packet goes by half a translation. */
-static __always_inline void nat_use(const struct pkt *p, struct nat *x)
+/* A packet goes by half a translation. ends: its FIN or RST is one. */
+static __always_inline void nat_use(const struct pkt *p, struct nat *x, int ends)
 {
 	__u8 state = x->state & ~(p->is & IS_ANYSYN ? NAT_FIN | NAT_RST : 0), was = x->state;
 
@@ -126,8 +126,8 @@ static __always_inline void nat_use(const struct pkt *p, struct nat *x)
 	if (p->is & IS_ERROR)
 		return;
 	state |= NAT_NOTED | NAT_USED | (was & NAT_USED || p->packets > 1 ? NAT_MORE : 0);
-	state |= p->is & IS_FIN ? NAT_FIN : 0;
-	state |= p->is & IS_RST ? NAT_RST : 0;
+	state |= ends && (p->is & IS_FIN) ? NAT_FIN : 0;
+	state |= ends && (p->is & IS_RST) ? NAT_RST : 0;
 	if (state != was)
 		x->state = state;
 }
@@ -394,7 +394,7 @@ __noinline int nat_out(struct __sk_buff *skb, __u32 ifindex)
 		if (!known)
 			return DROP_NAT_PORTS;
 	}
-	nat_use(p, known);
+	nat_use(p, known, 1);
 	copy_addr(from, p->key.src);
 	copy_addr(to, known->addr);
 	write_port(skb, p, 0, p->key.sport, known->port);
@@ -407,6 +407,7 @@ __noinline int nat_in(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
 	struct nat *known;
+	struct flow *e;
 	__u8 from[16] __attribute__((aligned(8))), to[16] __attribute__((aligned(8)));
 	__u8 outer[16] __attribute__((aligned(8)));
 	__be16 old, port;
@@ -422,7 +423,6 @@ __noinline int nat_in(struct __sk_buff *skb)
 		if (!same_addr(outer, from))
 			return 0;
 	}
-	nat_use(p, known);
 	copy_addr(to, known->addr);
 	old = p->key.dport;
 	port = known->port;
@@ -441,6 +441,8 @@ __noinline int nat_in(struct __sk_buff *skb)
 	p->key.dport = port;
 	if (is_echo(&p->key))
 		p->key.sport = port;
+	e = p->is & (IS_FIN | IS_RST) ? flow_established(&p->key) : NULL;
+	nat_use(p, known, !e || end_fits(e));
 	return 1;
 }
 

@@ -1,7 +1,9 @@
 package ebpf_test
 
 import (
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -77,6 +79,80 @@ func TestPortsAreUsedAgain(t *testing.T) {
 		t.Errorf("after Remove ports %q are reserved, must be %q", got, want)
 	}
 	gw.dp = c.open(gw)
+}
+
+// TestForgedResetFreesNoPort: a RST whose sequence number does not fit, as anybody may send
+// it, gives the port of a connection that rests to nobody.
+func TestForgedResetFreesNoPort(t *testing.T) {
+	c, gw := natTestbed(t)
+	c.applyNAT(toServers())
+	c.answersByPort()
+	var l net.Listener
+	var heard *net.IPConn
+	c.in(c.server, func() (err error) {
+		l, err = net.Listen("tcp4", "10.9.0.2:8081")
+		return err
+	})
+	defer l.Close()
+	var lives, far net.Conn
+	c.in(filepath.Join(c.dir, "i16"), func() (err error) {
+		if heard, err = net.ListenIP("ip4:tcp", &net.IPAddr{IP: net.IPv4(100, 64, 0, 9)}); err == nil {
+			lives, err = net.DialTimeout("tcp", "10.9.0.2:8081", 3*time.Second)
+		}
+		return err
+	})
+	defer heard.Close()
+	defer lives.Close()
+	far, err := l.Accept()
+	c.must(err)
+	defer far.Close()
+	says := func() {
+		t.Helper()
+		for _, way := range [][2]net.Conn{{lives, far}, {far, lives}} {
+			way[1].SetReadDeadline(time.Now().Add(3 * time.Second))
+			if _, err := way[0].Write([]byte("me")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(way[1], make([]byte, 2)); err != nil {
+				t.Fatalf("the connection that lives: %v", err)
+			}
+		}
+	}
+	says()
+	answer := make([]byte, 64) // the SYN-ACK
+	heard.SetReadDeadline(time.Now().Add(3 * time.Second))
+	if _, err := heard.Read(answer); err != nil {
+		t.Fatal(err)
+	}
+	to := far.RemoteAddr().(*net.TCPAddr)
+	rst := make([]byte, 20)
+	binary.BigEndian.PutUint16(rst, 8081)
+	binary.BigEndian.PutUint16(rst[2:], uint16(to.Port))
+	binary.BigEndian.PutUint32(rst[4:], binary.BigEndian.Uint32(answer[4:])+1<<31)
+	rst[12], rst[13] = 5<<4, 4
+	c.in(c.server, func() error {
+		conn, err := net.DialIP("ip4:tcp", &net.IPAddr{IP: net.IPv4(10, 9, 0, 2)}, &net.IPAddr{IP: to.IP})
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = conn.Write(rst)
+		return err
+	})
+	for n := range 3 * natPorts {
+		if n%16 == 0 { // as if time had passed
+			gw.dp.AgeTranslations(31)
+		}
+		c.in(filepath.Join(c.dir, "i16"), func() error {
+			conn, err := net.DialTimeout("tcp", "10.9.0.2:8081", 3*time.Second)
+			if err != nil {
+				return fmt.Errorf("connection %d: %w", n, err)
+			}
+			other, err := l.Accept()
+			return errors.Join(err, conn.Close(), other.Close())
+		})
+	}
+	says()
 }
 
 // natPorts is how many ports natTestbed has for translations.

@@ -206,6 +206,10 @@ const endAhead = 1 << 22
 // nothing. Where that end has not been heard, each may.
 func (n *Node) endFits(w *work, f *flow) bool {
 	m, back := n.back(w, f)
+	if back == nil && w.key.vport == n.edgeVport() && f.kind == onpath.NextVport {
+		m.vport = f.next // an instance of this node began it
+		back = n.find(m, f.tenant)
+	}
 	if back == nil || back.packets == 0 || !w.h.Whole() {
 		return true
 	}
