@@ -84,9 +84,9 @@ func LocalImage(image string) bool {
 // would break its isolation from the node.
 var capabilities = map[string]bool{
 	"AUDIT_WRITE": true, "CHOWN": true, "DAC_OVERRIDE": true, "FOWNER": true, "FSETID": true, "IPC_LOCK": true,
-	"IPC_OWNER": true, "KILL": true, "LEASE": true, "MKNOD": true, "NET_ADMIN": true, "NET_BIND_SERVICE": true,
+	"IPC_OWNER": false, "KILL": true, "LEASE": false, "MKNOD": false, "NET_ADMIN": true, "NET_BIND_SERVICE": true,
 	"NET_BROADCAST": true, "NET_RAW": true, "SETFCAP": true, "SETGID": true, "SETPCAP": true, "SETUID": true,
-	"SYS_CHROOT": true, "SYS_NICE": true, "SYS_PTRACE": true, "SYS_RESOURCE": true, "SYS_TTY_CONFIG": true,
+	"SYS_CHROOT": true, "SYS_NICE": true, "SYS_PTRACE": true, "SYS_RESOURCE": false, "SYS_TTY_CONFIG": false,
 
 	"AUDIT_CONTROL": false, "AUDIT_READ": false, "BLOCK_SUSPEND": false, "BPF": false, "CHECKPOINT_RESTORE": false,
 	"DAC_READ_SEARCH": false, "LINUX_IMMUTABLE": false, "MAC_ADMIN": false, "MAC_OVERRIDE": false, "PERFMON": false,

@@ -354,16 +354,23 @@ func (w *world) raw(method, path, body string) (int, string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	answer, err := w.operator.HTTP().Do(r)
+	status, answer, _ := w.send(r)
+	return status, answer
+}
+
+// send gives the version that the answer says, too.
+func (w *world) send(r *http.Request) (status int, answer, tag string) {
+	w.t.Helper()
+	a, err := w.operator.HTTP().Do(r)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	defer answer.Body.Close()
-	b, err := io.ReadAll(answer.Body)
+	defer a.Body.Close()
+	b, err := io.ReadAll(a.Body)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return answer.StatusCode, string(b)
+	return a.StatusCode, string(b), a.Header.Get("ETag")
 }
 
 func TestBadRequests(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -69,12 +70,26 @@ func (s *Server) backup(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// snapshot copies the store while no change through the API is under way: what belongs
-// to one is in the copy, or nothing of it.
+// snapshot copies the store as it is while no change through the API is under way: what belongs
+// to one is in the copy, or nothing of it. With the first bytes it is settled what is in the
+// copy, and changes go on.
 func (s *Server) snapshot(ctx context.Context, store snapshotter, f *os.File) error {
 	s.writing.take("")
-	defer s.writing.pass()
-	return store.Snapshot(ctx, f)
+	release := sync.OnceFunc(s.writing.pass)
+	defer release()
+	return store.Snapshot(ctx, firstBytes{f, release})
+}
+
+// firstBytes calls begun before the first bytes are written.
+type firstBytes struct {
+	io.Writer
+	begun func()
+}
+
+// Write implements io.Writer.
+func (w firstBytes) Write(b []byte) (int, error) {
+	w.begun()
+	return w.Writer.Write(b)
 }
 
 // tarTo writes into an answer.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/rights"
@@ -43,15 +44,21 @@ func (s *Server) flows(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// flowsIdle is how long a node may be silent between two entries.
+const flowsIdle = 10 * time.Second
+
 func (s *Server) nodeFlows(ctx context.Context, node string, f onpath.FlowFilter, out *router.StreamWriter) error {
 	c, err := s.o.Hub.Call(ctx, node, onpath.OpFlows, f)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
+	idle := time.AfterFunc(flowsIdle, func() { _ = c.Close() })
+	defer idle.Stop()
 	d := json.NewDecoder(bufio.NewReader(c))
 	for {
 		var e onpath.FlowEntry
+		idle.Reset(flowsIdle)
 		if err := d.Decode(&e); err == io.EOF {
 			return nil
 		} else if err != nil {

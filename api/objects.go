@@ -142,6 +142,9 @@ func (s *Server) put(ctx context.Context, k onpath.Key, ifMatch string, body []b
 		return nil, onpath.Errorf(onpath.CodeInvalid, "the path names %s, the body %s", k, onpath.KeyOf(o))
 	}
 	version, err := version(ifMatch, m.Version)
+	if err == nil && ifMatch == "*" { // whatever is there, and something is
+		_, err = s.o.Store.Get(ctx, k)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control"
 	"github.com/onpath/onpath/store/mem"
 )
 
@@ -181,4 +182,15 @@ func TestEventsOfStrangers(t *testing.T) {
 			t.Errorf("%s is about %s, at %s, in %d bytes", e.Spec.Reason, e.Spec.About, e.Spec.Time, len(e.Spec.Message))
 		}
 	}
+}
+
+// TestNodesAreForgotten: of a node that is gone and deleted nothing is kept.
+func TestNodesAreForgotten(t *testing.T) {
+	s := threeNodes(t)
+	s.nodes["n2"].disconnect()
+	k := onpath.Key{Kind: onpath.KindNode, Name: "n2"}
+	if _, err := s.store.Write(t.Context(), onpath.Batch{Changes: []onpath.Change{{Key: k, Version: onpath.AnyVersion}}}); err != nil {
+		t.Fatal(err)
+	}
+	s.until("it is forgotten", func() bool { return control.Sessions(s.c) == 2 })
 }

@@ -8,3 +8,10 @@ func (c *Controller) PlanBy(f func(*plan.Snapshot) *plan.Result) {
 	defer c.mu.Unlock()
 	c.make = f
 }
+
+// Sessions is of how many nodes something is known.
+func Sessions(c *Controller) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.nodes)
+}

@@ -66,12 +66,28 @@ func (c *Controller) meter(ctx context.Context) {
 		if h := now.Truncate(time.Hour); h.After(hour) {
 			hour, nodes = h, c.connectedNodes()
 		}
-		for _, n := range nodes {
+		billNodes(ctx, c, nodes)
+	}
+}
+
+// billAtOnce is how many nodes are asked at the same time: one that does not answer holds up
+// few others.
+const billAtOnce = 32
+
+// billNodes bills the use of several nodes.
+func billNodes(ctx context.Context, c *Controller, nodes []string) {
+	var asked sync.WaitGroup
+	slots := make(chan struct{}, billAtOnce)
+	for _, n := range nodes {
+		slots <- struct{}{}
+		asked.Go(func() {
+			defer func() { <-slots }()
 			if err := c.billNode(ctx, n); err != nil && ctx.Err() == nil && onpath.CodeOf(err) != onpath.CodeUnsupported {
 				c.log.Warn("what instances used is not billed; it will be with the next hour", "node", n, "err", err)
 			}
-		}
+		})
 	}
+	asked.Wait()
 }
 
 func (c *Controller) connectedNodes() (nodes []string) {

@@ -158,16 +158,19 @@ func (c *Controller) load(ctx context.Context) (int64, error) {
 // follow keeps the mirror up to date until ctx ends. If the watch breaks, the
 // store is read again.
 func (c *Controller) follow(ctx context.Context, revision int64) {
-	for ctx.Err() == nil {
+	for told := false; ctx.Err() == nil; {
 		err := c.watch(ctx, revision)
 		if ctx.Err() != nil {
 			return
 		}
-		c.log.Warn("the watch of the store broke; reading it again", "err", err)
+		if !told {
+			c.log.Warn("the watch of the store broke; it is read again as soon as it answers", "err", err)
+		}
 		if c.o.After.sleep(ctx, 100*time.Millisecond) != nil {
 			return
 		}
-		if r, err := c.load(ctx); err == nil {
+		r, err := c.load(ctx)
+		if told = err != nil; !told {
 			revision = r
 			c.kick()
 		}
@@ -198,6 +201,9 @@ func (c *Controller) changed(e onpath.StoreEvent) bool {
 		gone := c.mirror.remove(e.Key, e.Revision)
 		if gone && e.Key.Kind == onpath.KindTenant { // the next of its name is somebody else
 			c.events.forget(e.Key.Name)
+		}
+		if st := c.nodes[e.Key.Name]; gone && e.Key.Kind == onpath.KindNode && st != nil && !st.connected {
+			delete(c.nodes, e.Key.Name)
 		}
 		return gone
 	}

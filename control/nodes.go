@@ -108,6 +108,9 @@ func (c *Controller) NodeGone(node, reason string) {
 	defer c.mu.Unlock()
 	if st := c.nodes[node]; st != nil {
 		st.connected = false
+		if c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: node}] == nil { // it was refused, or is deleted
+			delete(c.nodes, node)
+		}
 	}
 	c.kick()
 }

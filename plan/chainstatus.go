@@ -204,7 +204,7 @@ func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits, unstee
 	st.Conditions = w.condition(st.Conditions, "Ready", ready, pick(ready, "Ready", notReady), strings.Join(unready, "; "))
 	st.Conditions = w.condition(st.Conditions, "Current", len(outdated) == 0, currency(len(outdated), refused), strings.Join(outdated, "; "))
 	st.Conditions = w.sendsAllowed(c, st.Conditions)
-	st.Conditions = w.scales(c.obj, st.Conditions)
+	st.Conditions = scalingCondition(w, c.obj, st.Conditions)
 	reason, message := "Steering", ""
 	var until time.Time
 	switch {
@@ -251,8 +251,8 @@ func (w *teller) sendsAllowed(c *chain, list []onpath.Condition) []onpath.Condit
 // scalingGoes is the condition of a chain that scales: false while the metric is not believed.
 const scalingGoes = "Scaling"
 
-// scales tells of a metric that the scaling of the chain does not go by.
-func (w *teller) scales(o *onpath.Chain, list []onpath.Condition) []onpath.Condition {
+// scalingCondition tells of a metric that the scaling of the chain does not go by.
+func scalingCondition(w *teller, o *onpath.Chain, list []onpath.Condition) []onpath.Condition {
 	s := o.Status.Scaling
 	switch {
 	case o.Spec.Scaling == nil && reasonOf(list, scalingGoes) == "", o.Spec.Scaling != nil && s == nil:

@@ -125,8 +125,8 @@ var ownConditions = []string{"Ready", "Planned", "Gateway", leases, onpath.Condi
 // leases is the condition of a node that reports leases which cannot be.
 const leases = "Leases"
 
-// leases tells of leases that the node reports and that are not believed.
-func (w *teller) leases(n *node, list []onpath.Condition) []onpath.Condition {
+// leaseCondition tells of leases that the node reports and that are not believed.
+func leaseCondition(w *teller, n *node, list []onpath.Condition) []onpath.Condition {
 	const reason = "NotBelieved"
 	if n.unbelieved == "" {
 		return slices.DeleteFunc(slices.Clone(list), func(c onpath.Condition) bool { return c.Type == leases })
@@ -188,7 +188,7 @@ func (w *teller) nodeStatus(n *node) {
 	} else {
 		st.Conditions = slices.DeleteFunc(slices.Clone(st.Conditions), func(c onpath.Condition) bool { return c.Type == "Gateway" })
 	}
-	st.Conditions = w.leases(n, st.Conditions)
+	st.Conditions = leaseCondition(w, n, st.Conditions)
 	st.Ready = ok
 	st.Conditions = w.condition(w.drained(n, st.Conditions), "Ready", ok, reason, message)
 	if st.Ready != o.Status.Ready {

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -86,7 +87,13 @@ func (c *conn) speak() {
 			return
 		}
 		for _, m := range c.pending() {
-			if err := send(c.down, m); err != nil {
+			err := send(c.down, m)
+			if errors.Is(err, errTooLarge) { // a session that ends would bring the same plan again
+				c.hub.tell(c.node, "PlanTooLarge", fmt.Sprintf("its plan is not sent, and it goes on with the one before: %v; "+
+					"spread its chains and instances over more nodes", err))
+				continue
+			}
+			if err != nil {
 				c.close(fmt.Sprintf("the session broke: %v", err))
 				return
 			}

@@ -22,6 +22,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -81,13 +82,16 @@ type callMessage struct {
 	Request json.RawMessage `json:"request,omitempty"`
 }
 
+// errTooLarge is of a message of which nothing was sent.
+var errTooLarge = errors.New("the message is too large")
+
 func send(w io.Writer, message any) error {
 	body, err := json.Marshal(message)
 	if err != nil {
 		return fmt.Errorf("encode message: %w", err)
 	}
 	if len(body) > maxMessage {
-		return fmt.Errorf("a message of %d bytes; at most %d are possible", len(body), maxMessage)
+		return fmt.Errorf("%w: it has %d bytes, and at most %d are possible", errTooLarge, len(body), maxMessage)
 	}
 	_, err = w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...))
 	return err

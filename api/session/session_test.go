@@ -382,3 +382,18 @@ func (c *stallingConn) Write(b []byte) (int, error) {
 	}
 	return c.Conn.Write(b)
 }
+
+// TestPlanTooLarge: a plan that no message holds is told of; the session goes on, and so do
+// later plans.
+func TestPlanTooLarge(t *testing.T) {
+	s := newServer(t)
+	h := &fakeNode{plans: make(chan uint64, 10)}
+	s.dial(t, "n1", "k", h)
+	s.expect(t, "connected n1")
+	s.hub.Push("n1", &onpath.NodePlan{Generation: 1, Instances: []onpath.InstancePlan{{Name: strings.Repeat("x", maxMessage)}}})
+	s.expect(t, "event PlanTooLarge")
+	s.hub.Push("n1", &onpath.NodePlan{Generation: 2})
+	if g := <-h.plans; g != 2 {
+		t.Errorf("plan %d arrives", g)
+	}
+}

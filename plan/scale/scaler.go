@@ -111,7 +111,7 @@ func (s *Scaler) Step(v *View) []Event {
 	if st.Phase == onpath.ScalingStopped {
 		st.Settled = v.Now // what was meanwhile says nothing
 	}
-	s.doubt(v)
+	doubt(s, v)
 	switch {
 	case st.Trial != nil:
 		st.Phase, st.Message = onpath.ScalingTrying, ""

@@ -8,21 +8,21 @@ import (
 )
 
 // stillTime is how long a value must have been the same before it is not believed.
-func (s *Scaler) stillTime() time.Duration { return 2*s.window() + s.settling() }
+func stillTime(s *Scaler) time.Duration { return 2*s.window() + s.settling() }
 
 // doubt looks whether a value that stands still is to be believed: not if the chain's traffic
 // changes, or is not known. A reporter that has died looks like that; with it, each instance
 // taken away would seem to do no harm. The doubt lasts until the value moves. Instances are
 // still added on trial: at its limit a chain may serve exactly the same all the time.
-func (s *Scaler) doubt(v *View) {
+func doubt(s *Scaler, v *View) {
 	st, was := &s.Status, s.Status.Doubt
 	since, value, n := s.Series.still()
 	moved := was != "" && n > 0 && n < len(s.Series.list) && since.After(s.doubted)
 	switch {
-	case s.Spec.Policy == onpath.ScaleCPU || !s.reported() || moved:
+	case s.Spec.Policy == onpath.ScaleCPU || !reported(s) || moved:
 		st.Doubt = ""
-	case was == "" && n >= 4 && v.Now.Sub(since) >= s.stillTime():
-		if why := s.moves(v, v.Now.Add(-2*s.window())); why != "" && !s.saturated(v) {
+	case was == "" && n >= 4 && v.Now.Sub(since) >= stillTime(s):
+		if why := trafficMoves(s, v, v.Now.Add(-2*s.window())); why != "" && !saturated(s, v) {
 			s.doubted = v.Now
 			st.Doubt = fmt.Sprintf("the value is exactly %s all the time, %s: no instance is taken away until the value changes",
 				valueText(value), why)
@@ -42,7 +42,7 @@ func (s *Scaler) doubt(v *View) {
 
 // reported: the value comes from the application, or from a server that asks it. What nodes
 // count themselves is believed.
-func (s *Scaler) reported() bool {
+func reported(s *Scaler) bool {
 	switch s.Spec.Metric.Source {
 	case onpath.MetricPackets, onpath.MetricBytes, onpath.MetricNewFlows, onpath.MetricDropped:
 		return false
@@ -54,9 +54,9 @@ func (s *Scaler) reported() bool {
 // has a few packets.
 const leastTraffic = 1
 
-// moves says, in words, that the chain's traffic changed after from, or that nobody knows;
+// trafficMoves says, in words, that the chain's traffic changed after from, or that nobody knows;
 // "": it did not.
-func (s *Scaler) moves(v *View, from time.Time) string {
+func trafficMoves(s *Scaler, v *View, from time.Time) string {
 	const unknown = "and the chain's traffic is not known"
 	if v.Demand == nil {
 		return unknown
@@ -75,7 +75,7 @@ func (s *Scaler) moves(v *View, from time.Time) string {
 // saturated reports whether the value stands at the best that it has been, has left that and
 // come back to it, and all elements tell of their load. A share of requests served is 1 most
 // of the time, and a number of errors 0.
-func (s *Scaler) saturated(v *View) bool {
+func saturated(s *Scaler, v *View) bool {
 	if !allKnown(v) {
 		return false
 	}
@@ -97,9 +97,9 @@ func (s *Scaler) saturated(v *View) bool {
 	return returns
 }
 
-// silent reports whether the value says nothing of a trial that takes instances away: it has
+// saysNothing reports whether the value says nothing of a trial that takes instances away: it has
 // stood still since from, and the chain's traffic has not.
-func (s *Scaler) silent(v *View, from time.Time) bool {
+func saysNothing(s *Scaler, v *View, from time.Time) bool {
 	since, _, n := s.Series.still()
-	return !grows(s.Status.Trial) && n > 1 && !since.After(from) && s.reported() && s.moves(v, from) != "" && !s.saturated(v)
+	return !grows(s.Status.Trial) && n > 1 && !since.After(from) && reported(s) && trafficMoves(s, v, from) != "" && !saturated(s, v)
 }

@@ -89,7 +89,7 @@ func (s *Scaler) try(v *View) {
 	}
 	got, g := s.compare(v, counts)
 	switch {
-	case got == keep && s.silent(v, counts):
+	case got == keep && saysNothing(s, v, counts):
 		t.Look-- // it is looked at again
 	case got == keep:
 		s.end(v, t.To, true, after, g, "")
