@@ -28,7 +28,6 @@ const (
 var wideTypes = map[string]size{
 	"onpath.validation":             {62, 2, 0},
 	"api.Server":                    {104, 9, 0},
-	"api.images":                    {43, 13, 2},
 	"api.logging":                   {106, 1, 0},
 	"api.reservationList":           {106, 1, 0},
 	"api.secrets":                   {107, 1, 0},

@@ -19,6 +19,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/registry"
 	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/internal/fairshare"
@@ -123,7 +124,7 @@ type Server struct {
 	o       Options
 	log     *slog.Logger
 	router  *router.Router
-	images  *images
+	images  *registry.Registry
 	pending *pending
 	metrics *metrics
 
@@ -152,11 +153,12 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{o: o, log: o.Logger, readers: fairshare.NewRates(o.Clock, logRate, logBurst)}
 	var err error
-	if s.images, err = openRegistry(o.Dir, o.ImageQuota, o.Clock, o.Logger); err != nil {
-		return nil, err
-	}
+	images := registry.Deps{Dir: o.Dir, Quota: o.ImageQuota, Used: s.usedImages, Log: o.Logger, Clock: o.Clock}
 	if o.Admission != nil {
-		s.images.planned = o.Admission.NodeMayPull
+		images.Planned = o.Admission.NodeMayPull
+	}
+	if s.images, err = registry.New(images); err != nil {
+		return nil, err
 	}
 	if s.pending, err = openPending(context.Background(), o.Store, o.Logger); err != nil {
 		return nil, err
@@ -188,7 +190,7 @@ func (s *Server) routerOptions() router.Options {
 func (s *Server) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.undoUnconfirmed(ctx) })
-	wg.Go(func() { s.sweepImages(ctx) })
+	wg.Go(func() { s.images.Run(ctx) })
 	wg.Wait()
 }
 

@@ -53,7 +53,7 @@ func (s *Server) routes() {
 	s.registerStreams()
 	s.router.Handle("GET "+session.Path, "session", s.serveSession)
 	s.router.Handle("GET /log/", "log", logging{s}.serveLog)
-	s.router.HandleOwn("/v2/", s.serveImages)
+	s.images.Register(s.router)
 	s.router.Handle("GET /metrics", "metrics", s.serveMetrics)
 	s.router.HandleOwn("/", func(w http.ResponseWriter, r *http.Request) { s.router.Fail(w, r, nothingThere(r)) })
 }

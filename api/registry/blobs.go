@@ -1,4 +1,4 @@
-package api
+package registry
 
 import (
 	"context"
@@ -21,7 +21,7 @@ type holding struct {
 }
 
 func (im *images) blobFile(digest string) string {
-	return filepath.Join(im.blobDir(), strings.TrimPrefix(digest, "sha256:"))
+	return filepath.Join(im.blobDir, strings.TrimPrefix(digest, "sha256:"))
 }
 
 // blob is the size of a blob that p may see. It needs mu.

@@ -1,4 +1,4 @@
-package api
+package registry
 
 import (
 	"context"
@@ -53,9 +53,9 @@ func (im *images) begin(p repositoryURL) (*upload, error) {
 			open, onpath.Duration(uploadKeep))
 	}
 	id := rand.Text()
-	u := &upload{repositoryURL: p, id: id, file: filepath.Join(im.uploadDir(), id), sum: sha256.New(), busy: true, used: im.clock()}
+	u := &upload{repositoryURL: p, id: id, file: filepath.Join(im.uploadDir, id), sum: sha256.New(), busy: true, used: im.clock()}
 	if err := os.WriteFile(u.file, nil, 0o600); err != nil {
-		return nil, im.unwritten(err)
+		return nil, unwritten(im.dir, err)
 	}
 	im.uploads[id] = u
 	return u, nil
@@ -109,9 +109,10 @@ func (im *images) expire() {
 	}
 }
 
-func (im *images) unwritten(err error) error {
+// unwritten is the error of a file that could not be written in the registry's folder.
+func unwritten(dir string, err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return im.full()
+		return full(dir)
 	}
 	return onpath.Errorf(onpath.CodeUnavailable, "keep the image: %w", err)
 }
@@ -204,7 +205,7 @@ func (im *images) take(r *http.Request, u *upload, limit int64) (cut bool, err e
 	}
 	f, err := os.OpenFile(u.file, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
-		return false, im.unwritten(err)
+		return false, unwritten(im.dir, err)
 	}
 	defer f.Close()
 	buf := make([]byte, 128<<10)
@@ -214,7 +215,7 @@ func (im *images) take(r *http.Request, u *upload, limit int64) (cut bool, err e
 			return false, refuse(http.StatusRequestEntityTooLarge, "SIZE_INVALID", "it is longer than %s", mebibytes(limit))
 		}
 		if _, err := f.Write(buf[:n]); err != nil {
-			return false, im.unwritten(err)
+			return false, unwritten(im.dir, err)
 		}
 		_, _ = u.sum.Write(buf[:n])
 		im.mu.Lock()
@@ -259,13 +260,13 @@ func (im *images) keepBlob(u *upload, digest string) error {
 		return refuse(http.StatusBadRequest, "DIGEST_INVALID", "what came is %s, not %s", got, digest)
 	}
 	if err := syncPath(u.file); err != nil { // errors of writing may come as late as here
-		return im.unwritten(err)
+		return unwritten(im.dir, err)
 	}
 	if err := im.settle(u, digest); err != nil {
-		return im.unwritten(err)
+		return unwritten(im.dir, err)
 	}
-	if err := syncPath(im.blobDir()); err != nil {
-		return im.unwritten(err)
+	if err := syncPath(im.blobDir); err != nil {
+		return unwritten(im.dir, err)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package api
+package registry
 
 import (
 	"bytes"
@@ -105,7 +105,7 @@ func parseManifestFile(name string) (p repositoryURL, mediaType string, ok bool)
 const maxFileName = 235
 
 func (im *images) manifestFile(m *manifest) string {
-	return filepath.Join(im.manifestDir(), manifestFile(m.path(), m.mediaType))
+	return filepath.Join(im.manifestDir, manifestFile(m.path(), m.mediaType))
 }
 
 // load makes the protocol and all that is known of images anew, of what is on
@@ -115,7 +115,7 @@ func (im *images) load() error {
 		*manifest
 		data []byte
 	}
-	files, err := os.ReadDir(im.manifestDir())
+	files, err := os.ReadDir(im.manifestDir)
 	if err != nil {
 		return onpath.Errorf(onpath.CodeUnavailable, "image directory: %w", err)
 	}
@@ -126,7 +126,7 @@ func (im *images) load() error {
 		if !ok {
 			continue
 		}
-		data, err := os.ReadFile(filepath.Join(im.manifestDir(), f.Name()))
+		data, err := os.ReadFile(filepath.Join(im.manifestDir, f.Name()))
 		if err != nil {
 			im.unread = errors.Join(im.unread, err)
 			continue
@@ -231,7 +231,7 @@ func (im *images) addManifest(p repositoryURL, mediaType, file string) (*httptes
 	}
 	for _, m := range all {
 		if err := im.keepManifest(m, data); err != nil {
-			return nil, errors.Join(im.unwritten(err), im.load()) // the protocol knows it already
+			return nil, errors.Join(unwritten(im.dir, err), im.load()) // the protocol knows it already
 		}
 	}
 	im.mu.Lock()
@@ -334,7 +334,7 @@ func (im *images) removeManifest(path string) error {
 	for _, other := range im.manifests {
 		if other == m || (m.last == m.digest && other.repo == m.repo && other.digest == m.digest) {
 			if err := os.Remove(im.manifestFile(other)); err != nil {
-				return im.unwritten(err)
+				return unwritten(im.dir, err)
 			}
 		}
 	}

@@ -1,9 +1,7 @@
-package api
+package registry
 
 import (
 	"cmp"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -29,7 +27,9 @@ import (
 // Manifests and tags are go-containerregistry's, which keeps them in memory; they
 // are kept on disk, too, and given to it again at the start.
 type images struct {
-	dir   string
+	dir                             string // with these in it
+	blobDir, manifestDir, uploadDir string
+
 	quota int64 // bytes of one tenant's images, for its users
 	clock onpath.Clock
 	log   *slog.Logger
@@ -68,8 +68,10 @@ const (
 
 // openRegistry serves what is in dir. A quota of 0 is the default.
 func openRegistry(dir string, quota int64, clock onpath.Clock, log *slog.Logger) (*images, error) {
+	dir = filepath.Join(dir, "images")
 	im := &images{
-		dir: filepath.Join(dir, "images"), quota: cmp.Or(quota, defaultImageQuota), clock: clock, log: log,
+		dir: dir, blobDir: filepath.Join(dir, "sha256"), manifestDir: filepath.Join(dir, "manifests"),
+		uploadDir: filepath.Join(dir, "uploads"), quota: cmp.Or(quota, defaultImageQuota), clock: clock, log: log,
 		uploads: map[string]*upload{},
 	}
 	im.free = func() (int64, bool) {
@@ -77,27 +79,23 @@ func openRegistry(dir string, quota int64, clock onpath.Clock, log *slog.Logger)
 		err := unix.Statfs(im.dir, &st)
 		return int64(st.Bavail) * st.Bsize, err == nil
 	}
-	_ = os.RemoveAll(im.uploadDir()) // whoever began them has to begin anew
-	left, _ := filepath.Glob(filepath.Join(im.blobDir(), "upload-*"))
+	_ = os.RemoveAll(im.uploadDir) // whoever began them has to begin anew
+	left, _ := filepath.Glob(filepath.Join(im.blobDir, "upload-*"))
 	for _, f := range left { // of earlier versions
 		_ = os.Remove(f)
 	}
-	for _, d := range []string{im.blobDir(), im.manifestDir(), im.uploadDir()} {
+	for _, d := range []string{im.blobDir, im.manifestDir, im.uploadDir} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, onpath.Errorf(onpath.CodeUnavailable, "image directory: %w", err)
 		}
 	}
-	if err := wholefile.Clean(im.manifestDir()); err != nil {
+	if err := wholefile.Clean(im.manifestDir); err != nil {
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "image directory: %w", err)
 	}
 	im.writing.Lock()
 	defer im.writing.Unlock()
 	return im, im.load()
 }
-
-func (im *images) blobDir() string     { return filepath.Join(im.dir, "sha256") }
-func (im *images) manifestDir() string { return filepath.Join(im.dir, "manifests") }
-func (im *images) uploadDir() string   { return filepath.Join(im.dir, "uploads") }
 
 // repositoryURL is what a path of the registry names, and whether one asks who is held to
 // what is his tenant's.
@@ -160,24 +158,6 @@ func (e *refusal) Error() string { return e.message }
 
 func refuse(status int, code, format string, args ...any) error {
 	return &refusal{status, code, fmt.Sprintf(format, args...)}
-}
-
-func (s *Server) serveImages(w http.ResponseWriter, r *http.Request) {
-	err := s.images.serve(w, r)
-	var known *refusal
-	if !errors.As(err, &known) {
-		if err != nil {
-			s.router.Fail(w, r, err)
-		}
-		return
-	}
-	type one struct {
-		Code    string `json:"code"`
-		Message string `json:"message"`
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(known.status)
-	_ = json.NewEncoder(w).Encode(map[string][]one{"errors": {{known.code, known.message}}})
 }
 
 func (im *images) serve(w http.ResponseWriter, r *http.Request) error {
@@ -268,7 +248,7 @@ func pass(w http.ResponseWriter, answer *httptest.ResponseRecorder) {
 // More is what is going to come; it is not counted yet.
 func (im *images) checkSpace(p repositoryURL, more int64) error {
 	if free, ok := im.free(); ok && free-imageReserve < more {
-		return im.full()
+		return full(im.dir)
 	}
 	if !p.user {
 		return nil
@@ -287,8 +267,8 @@ func (im *images) checkSpace(p repositoryURL, more int64) error {
 // mebibytes is an amount as people are told it, rounded up.
 func mebibytes(n int64) onpath.Size { return onpath.Size((n + 1<<20 - 1) &^ (1<<20 - 1)) }
 
-func (im *images) full() error {
-	e := onpath.Errorf(onpath.CodeUnavailable, "the disk of %s is full: the image does not fit", im.dir)
+func full(dir string) error {
+	e := onpath.Errorf(onpath.CodeUnavailable, "the disk of %s is full: the image does not fit", dir)
 	e.Remedy = "free space on the server, or delete functions whose images are not needed"
 	return e
 }

@@ -1,4 +1,4 @@
-package api
+package registry
 
 import (
 	"bytes"
@@ -125,7 +125,7 @@ func TestRegistry(t *testing.T) {
 		eachPart(t, image, func(mediaType string, _ v1.Hash, data []byte) { push.push(mediaType, data) })
 	}
 	push.push(string(m.MediaType), raw)
-	if left := w.files(w.im.uploadDir()); len(left) > 0 {
+	if left := w.files(w.im.uploadDir); len(left) > 0 {
 		t.Errorf("there are uploads left: %v", left)
 	}
 	for range 2 {

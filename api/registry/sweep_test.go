@@ -1,36 +1,17 @@
-package api
+package registry
 
 import (
-	"encoding/json"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/api/wire"
 )
-
-func imageFunction(name, image string) *onpath.Function {
-	o, _ := onpath.New(onpath.KindFunction)
-	f := o.(*onpath.Function)
-	f.Metadata.Tenant, f.Metadata.Name = "acme", name
-	f.Spec.Container = &onpath.ContainerSpec{Image: image}
-	return f
-}
 
 // use has a function name an image; "": no function does.
 func (w *imageWorld) use(function, image string) {
-	w.Helper()
-	f := imageFunction(function, image)
-	c := onpath.Change{Key: onpath.KeyOf(f), Object: f}
-	if o, err := w.server.o.Store.Get(w.Context(), c.Key); err == nil {
-		c.Version = o.Meta().Version
-	}
-	if image == "" {
-		c.Object = nil
-	}
-	if _, err := w.server.o.Store.Write(w.Context(), onpath.Batch{Changes: []onpath.Change{c}}); err != nil {
-		w.Fatal(err)
+	if w.used[function] = image; image == "" {
+		delete(w.used, function)
 	}
 }
 
@@ -39,7 +20,7 @@ func (w *imageWorld) sweep(d time.Duration) {
 	w.Helper()
 	for ; d > 0; d -= sweepEvery {
 		w.pass(min(d, sweepEvery))
-		if err := w.server.sweep(w.Context()); err != nil {
+		if err := w.registry.sweep(w.Context()); err != nil {
 			w.Fatal(err)
 		}
 	}
@@ -94,8 +75,7 @@ func TestSweepKeepsWhatIsUsed(t *testing.T) {
 	w.wantImage(true, "acme/tag", "v1", tagBlob)
 }
 
-// TestSweepCountsFromTheLastUse: not from the push; and what an unconfirmed change
-// may bring back is used.
+// TestSweepCountsFromTheLastUse: not from the push.
 func TestSweepCountsFromTheLastUse(t *testing.T) {
 	w := newImages(t)
 	digest, blob := w.image(asAcme, "acme/x", "")
@@ -107,11 +87,10 @@ func TestSweepCountsFromTheLastUse(t *testing.T) {
 	w.use("a", onpath.ImageHost+"/acme/x@"+digest)
 	w.sweep(100 * time.Hour)
 	w.use("a", "")
-	before, _ := json.Marshal(imageFunction("a", onpath.ImageHost+"/acme/x@"+digest))
-	w.server.pending.open["id"] = undo{Pending: wire.Pending{ID: "id"}, Steps: []undoStep{{Before: before}}}
+	w.use("what waits", onpath.ImageHost+"/acme/x@"+digest)
 	w.sweep(100 * time.Hour)
 	w.wantImage(true, "acme/x", digest, blob)
-	delete(w.server.pending.open, "id")
+	w.use("what waits", "")
 	w.sweep(imageKeep - 2*time.Hour) // a look at the manifest would make it new
 	if _, err := os.Stat(w.im.blobFile(blob)); err != nil {
 		t.Fatal(err)
@@ -159,7 +138,7 @@ func TestSweepSparesWhatItCannotRead(t *testing.T) {
 	w.open()
 	for range 30 {
 		w.pass(time.Hour)
-		if err := w.server.sweep(t.Context()); err == nil {
+		if err := w.registry.sweep(t.Context()); err == nil {
 			t.Fatal("the sweep does not tell that a manifest cannot be read")
 		}
 	}

@@ -1,7 +1,6 @@
-package api
+package registry
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,44 +16,6 @@ const (
 	sweepEvery = time.Hour
 	imageKeep  = 25 * time.Hour
 )
-
-func (s *Server) sweepImages(ctx context.Context) {
-	t := time.NewTicker(sweepEvery)
-	defer t.Stop()
-	for {
-		if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn("unused images could not be removed", "error", err)
-		}
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-func (s *Server) sweep(ctx context.Context) error {
-	used := s.pending.images() // first: what is undone meanwhile is in the store by then
-	list, _, err := s.o.Store.List(ctx, onpath.KindFunction, "")
-	if err != nil {
-		return err
-	}
-	for _, o := range list {
-		used = append(used, imagesOf(o.(*onpath.Function))...)
-	}
-	more, err := s.imagesInHistory(ctx)
-	if err != nil {
-		return err
-	}
-	return s.images.sweep(append(used, more...))
-}
-
-func imagesOf(f *onpath.Function) (images []string) {
-	for _, b := range f.Spec.Brings().Images {
-		images = append(images, *b.Image)
-	}
-	return images
-}
 
 // manifestPath is the path of an image that is kept here.
 func manifestPath(image string) (path string, ok bool) {
@@ -108,7 +69,7 @@ func (im *images) reload() error {
 }
 
 func (im *images) sweepManifests(used []string, old time.Time) (removed int, err error) {
-	files, err := os.ReadDir(im.manifestDir())
+	files, err := os.ReadDir(im.manifestDir)
 	if err != nil {
 		return 0, err
 	}
@@ -139,7 +100,7 @@ func (im *images) sweepManifests(used []string, old time.Time) (removed int, err
 		stay[filepath.Base(im.manifestFile(m))] = keep[m.key()]
 	}
 	for _, f := range files {
-		if file := filepath.Join(im.manifestDir(), f.Name()); !stay[f.Name()] && olderThan(file, old) && os.Remove(file) == nil {
+		if file := filepath.Join(im.manifestDir, f.Name()); !stay[f.Name()] && olderThan(file, old) && os.Remove(file) == nil {
 			removed++
 		}
 	}
@@ -163,7 +124,7 @@ func (im *images) keep(m *manifest, marked map[string]bool) {
 }
 
 func (im *images) sweepBlobs(old time.Time) (removed int, err error) {
-	files, err := os.ReadDir(im.blobDir())
+	files, err := os.ReadDir(im.blobDir)
 	if err != nil {
 		return 0, err
 	}
@@ -174,7 +135,7 @@ func (im *images) sweepBlobs(old time.Time) (removed int, err error) {
 		}
 	}
 	for _, f := range files {
-		if !named["sha256:"+f.Name()] && im.removeOld(filepath.Join(im.blobDir(), f.Name()), old) {
+		if !named["sha256:"+f.Name()] && im.removeOld(filepath.Join(im.blobDir, f.Name()), old) {
 			removed++
 		}
 	}

@@ -1,4 +1,4 @@
-package api
+package registry
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -24,18 +25,18 @@ import (
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/router"
-	"github.com/onpath/onpath/store/mem"
 )
 
 // imageWorld is a server's registry, and whoever uses it.
 type imageWorld struct {
 	*testing.T
-	dir    string
-	later  atomic.Int64 // what its clock is ahead
-	stall  atomic.Int64 // its patience with those who stall
-	server *Server
-	im     *images
-	web    *httptest.Server
+	dir      string
+	later    atomic.Int64      // what its clock is ahead
+	stall    atomic.Int64      // its patience with those who stall
+	used     map[string]string // image by function
+	registry *Registry
+	im       *images
+	web      *httptest.Server
 }
 
 // Who uses it.
@@ -48,21 +49,15 @@ const (
 
 func newImages(t *testing.T) *imageWorld {
 	t.Helper()
-	w := &imageWorld{T: t, dir: t.TempDir()}
+	w := &imageWorld{T: t, dir: t.TempDir(), used: map[string]string{}}
 	w.stall.Store(int64(time.Minute))
-	w.server = &Server{log: slog.New(slog.DiscardHandler), router: router.New(router.Options{Log: slog.New(slog.DiscardHandler)}, nil)}
-	w.server.o = Options{Store: mem.New(mem.Options{Clock: w.now, Keep: 100}), Clock: w.now}
-	var err error
-	if w.server.pending, err = openPending(context.Background(), w.server.o.Store, w.server.log); err != nil {
-		t.Fatal(err)
-	}
 	w.open()
 	w.web = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		role, tenant, _ := strings.Cut(r.Header.Get("As"), " ")
 		who := auth.Identity{Role: auth.Role(role), Tenant: tenant, Name: "x"}
 		rw, r, done := router.Rolling(rw, r, time.Duration(w.stall.Load()))
 		defer done()
-		w.server.serveImages(rw, r.WithContext(rights.WithIdentity(r.Context(), who)))
+		w.registry.serveImages(rw, r.WithContext(rights.WithIdentity(r.Context(), who)))
 	}))
 	t.Cleanup(w.web.Close)
 	return w
@@ -72,10 +67,13 @@ func newImages(t *testing.T) *imageWorld {
 func (w *imageWorld) open() {
 	w.Helper()
 	var err error
-	if w.im, err = openRegistry(w.dir, 1<<20, w.now, w.server.log); err != nil {
+	w.registry, err = New(Deps{Dir: w.dir, Quota: 1 << 20, Clock: w.now, Log: slog.New(slog.DiscardHandler),
+		Used: func(context.Context) ([]string, error) { return slices.Collect(maps.Values(w.used)), nil }})
+	if err != nil {
 		w.Fatal(err)
 	}
-	w.server.images = w.im
+	w.im = w.registry.images
+	w.registry.Register(router.New(router.Options{Log: slog.New(slog.DiscardHandler)}, nil))
 }
 
 func (w *imageWorld) now() time.Time { return time.Now().Add(time.Duration(w.later.Load())) }
@@ -205,7 +203,8 @@ func TestUploadGoesOn(t *testing.T) {
 	at := w.begin(asAcme, "acme/x")
 	w.ask(202, "", asAcme, "PATCH", at, data[:300], "Content-Range", "0-299")
 	for _, wrong := range []string{"0-299", "301-599", "300", "300-200", "bytes"} {
-		if a := w.ask(416, "BLOB_UPLOAD_INVALID", asAcme, "PATCH", at, data[300:600], "Content-Range", wrong); a.Header.Get("Range") != "0-299" {
+		if a := w.ask(416, "BLOB_UPLOAD_INVALID", asAcme, "PATCH", at, data[300:600], "Content-Range",
+			wrong); a.Header.Get("Range") != "0-299" {
 			t.Errorf("after 300 bytes the range is %q", a.Header.Get("Range"))
 		}
 	}
@@ -214,7 +213,8 @@ func TestUploadGoesOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = fmt.Fprintf(c, "PATCH %s HTTP/1.1\r\nHost: x\r\nAs: %s\r\nContent-Range: 300-599\r\nContent-Length: 300\r\n\r\n%s", at, asAcme, data[300:500])
+	_, err = fmt.Fprintf(c,
+		"PATCH %s HTTP/1.1\r\nHost: x\r\nAs: %s\r\nContent-Range: 300-599\r\nContent-Length: 300\r\n\r\n%s", at, asAcme, data[300:500])
 	if err = errors.Join(err, c.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestUploadGoesOn(t *testing.T) {
 	// What is to be mounted from another repository is pushed.
 	a := w.ask(202, "", asAcme, "POST", "/v2/acme/y/blobs/uploads/?mount="+digest+"&from=acme/x", "")
 	w.ask(204, "", asAcme, "DELETE", a.Header.Get("Location"), "")
-	if left := w.files(w.im.uploadDir()); len(left) > 0 {
+	if left := w.files(w.im.uploadDir); len(left) > 0 {
 		t.Errorf("there are uploads left: %v", left)
 	}
 }
@@ -274,7 +274,7 @@ func TestStalledUpload(t *testing.T) {
 	go func() {
 		defer close(through)
 		w.image(asAcme, "acme/x", "latest")
-		if err := w.server.sweep(t.Context()); err != nil {
+		if err := w.registry.sweep(t.Context()); err != nil {
 			t.Error(err)
 		}
 		w.ask(200, "", asNode, "GET", "/v2/acme/x/manifests/latest", "")
@@ -317,15 +317,16 @@ func TestWrongDigest(t *testing.T) {
 	w.ask(400, "DIGEST_INVALID", asAcme, "POST", "/v2/acme/x/blobs/uploads/?digest="+other, "something")
 	w.ask(400, "DIGEST_INVALID", asAcme, "POST", "/v2/acme/x/blobs/uploads/?digest=sha512:"+strings.Repeat("0", 128), "something")
 	w.ask(400, "DIGEST_INVALID", asAcme, "PUT", w.begin(asAcme, "acme/x"), "something")
-	w.ask(400, "DIGEST_INVALID", asAcme, "PUT", "/v2/acme/x/manifests/"+other, manifestOf(w.push(asAcme, "acme/x", "a")), "Content-Type", manifestType)
+	w.ask(400, "DIGEST_INVALID", asAcme, "PUT", "/v2/acme/x/manifests/"+other, manifestOf(w.push(asAcme, "acme/x", "a")),
+		"Content-Type", manifestType)
 	w.ask(404, "BLOB_UNKNOWN", asOperator, "GET", "/v2/acme/x/blobs/"+other, "")
-	if got := w.files(w.im.blobDir()); !slices.Equal(got, []string{strings.TrimPrefix(digestOf("a"), "sha256:")}) {
+	if got := w.files(w.im.blobDir); !slices.Equal(got, []string{strings.TrimPrefix(digestOf("a"), "sha256:")}) {
 		t.Errorf("the blobs are %v", got)
 	}
-	if got := w.files(w.im.manifestDir()); len(got) > 0 {
+	if got := w.files(w.im.manifestDir); len(got) > 0 {
 		t.Errorf("the manifests are %v", got)
 	}
-	if got := w.files(w.im.uploadDir()); len(got) != 1 { // that without a digest was not looked at
+	if got := w.files(w.im.uploadDir); len(got) != 1 { // that without a digest was not looked at
 		t.Errorf("the uploads are %v", got)
 	}
 }
@@ -355,10 +356,10 @@ func TestUploadsAreCounted(t *testing.T) {
 	w.pass(uploadKeep - time.Minute)
 	recent := w.begin(asRival, "rival/y")
 	w.pass(2 * time.Minute)
-	if err := w.server.sweep(t.Context()); err != nil {
+	if err := w.registry.sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if left := w.files(w.im.uploadDir()); !slices.Equal(left, []string{filepath.Base(recent)}) {
+	if left := w.files(w.im.uploadDir); !slices.Equal(left, []string{filepath.Base(recent)}) {
 		t.Errorf("the uploads after an hour are %v", left)
 	}
 	for range maxUploads {
@@ -367,7 +368,7 @@ func TestUploadsAreCounted(t *testing.T) {
 	w.pass(uploadKeep + time.Minute)
 	w.begin(asAcme, "acme/x") // there is room again also without a sweep
 	w.open()
-	if left := w.files(w.im.uploadDir()); len(left) > 0 {
+	if left := w.files(w.im.uploadDir); len(left) > 0 {
 		t.Errorf("the uploads after a new start are %v", left)
 	}
 }

@@ -1,4 +1,4 @@
-package api
+package registry
 
 import (
 	"errors"
@@ -131,7 +131,7 @@ func TestImageQuota(t *testing.T) {
 	w.ask(202, "", asAcme, "PATCH", at, more[:300<<10])
 	refused(asAcme, "PATCH", at, io.MultiReader(strings.NewReader(more[300<<10:])))
 	w.ask(404, "BLOB_UPLOAD_UNKNOWN", asAcme, "PUT", at+"?digest="+digestOf(more), "")
-	if left := w.files(w.im.uploadDir()); len(left) > 0 {
+	if left := w.files(w.im.uploadDir); len(left) > 0 {
 		t.Errorf("refused uploads are left: %v", left)
 	}
 	// Many at once do not get past it together.
@@ -197,7 +197,7 @@ func TestManifestsAreCounted(t *testing.T) {
 	w.open()
 	w.ask(413, "SIZE_INVALID", asAcme, "PUT", "/v2/acme/x/manifests/latest", m+strings.Repeat(" ", maxManifest), "Content-Type", manifestType)
 	w.ask(400, "NAME_INVALID", asAcme, "PUT", "/v2/acme/"+strings.Repeat("x", 200)+"/manifests/latest", m, "Content-Type", manifestType)
-	if left := w.files(w.im.uploadDir()); len(left) > 0 {
+	if left := w.files(w.im.uploadDir); len(left) > 0 {
 		t.Errorf("there are uploads left: %v", left)
 	}
 }
@@ -236,17 +236,17 @@ func TestImagesLeaveTheDisk(t *testing.T) {
 	free.Store(imageReserve - 1)
 	full("PATCH", at, io.MultiReader(strings.NewReader(data)))
 	full("PUT", "/v2/acme/x/manifests/latest", strings.NewReader(manifestOf(digestOf("x"))))
-	for _, dir := range []string{w.im.uploadDir(), w.im.blobDir(), w.im.manifestDir()} {
+	for _, dir := range []string{w.im.uploadDir, w.im.blobDir, w.im.manifestDir} {
 		if left := w.files(dir); len(left) > 0 {
 			t.Errorf("in %s is left %v", dir, left)
 		}
 	}
 	free.Store(imageReserve + 2000)
 	w.push(asOperator, "acme/x", data)
-	if e := w.im.unwritten(fmt.Errorf("write: %w", unix.ENOSPC)); !strings.Contains(e.Error(), "is full") {
+	if e := unwritten(w.im.dir, fmt.Errorf("write: %w", unix.ENOSPC)); !strings.Contains(e.Error(), "is full") {
 		t.Errorf("no space left is told as %v", e)
 	}
-	if e := w.im.unwritten(errors.New("write: input/output error")); onpath.CodeOf(e) != onpath.CodeUnavailable || strings.Contains(e.Error(), "is full") {
+	if e := unwritten(w.im.dir, errors.New("write: input/output error")); onpath.CodeOf(e) != onpath.CodeUnavailable || strings.Contains(e.Error(), "is full") {
 		t.Errorf("another failure is told as %v", e)
 	}
 }
@@ -264,11 +264,11 @@ func TestImagesOfEarlierVersions(t *testing.T) {
 	if err := os.Remove(byDigest); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(w.im.blobDir()+"/upload-123", []byte("half"), 0o600); err != nil {
+	if err := os.WriteFile(w.im.blobDir+"/upload-123", []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w.open()
-	if got := w.files(w.im.blobDir()); !slices.Equal(got, []string{strings.TrimPrefix(blob, "sha256:")}) {
+	if got := w.files(w.im.blobDir); !slices.Equal(got, []string{strings.TrimPrefix(blob, "sha256:")}) {
 		t.Errorf("the blobs are %v", got)
 	}
 	// The tag moves, and the digest stays.
