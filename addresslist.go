@@ -23,28 +23,21 @@ const (
 // packedList begins a list as Pack writes it. The number of entries and the data follow.
 const packedList = "addresses-packed/1 "
 
-// AddressList is a set of addresses and prefixes.
-type AddressList struct {
-	// Prefixes are in order, IPv4 first, and none holds another.
-	Prefixes []netip.Prefix
-	// Held is how many lines were left out: another line holds what they say.
-	Held int
-}
-
-// IsPackedList reports whether a text is what Pack wrote.
+// IsPackedList reports whether a text is what PackAddresses wrote.
 func IsPackedList(text string) bool { return strings.HasPrefix(text, packedList) }
 
-// WithoutPackedLists cuts what Pack wrote behind the number of entries, for people to read.
+// WithoutPackedLists cuts what PackAddresses wrote behind the number of entries, for people to read.
 func WithoutPackedLists(text string) string {
 	return packedData.ReplaceAllString(text, "${1}…")
 }
 
 var packedData = regexp.MustCompile("(" + packedList + "[0-9]+ )[A-Za-z0-9+/=]+")
 
-// ReadAddresses reads a list: an address or prefix a line, or what Pack wrote. # and ;
-// begin a comment. What stands behind an address is a column of the list's own, such as a
-// count, and says nothing here.
-func ReadAddresses(text string) (l AddressList, err error) {
+// ReadAddresses reads a list: an address or prefix a line, or what PackAddresses wrote. #
+// and ; begin a comment. What stands behind an address is a column of the list's own, such
+// as a count, and says nothing here. The answer is in order, IPv4 first, and none holds
+// another; so many lines were left out, for others hold what they say.
+func ReadAddresses(text string) (list []netip.Prefix, held int, err error) {
 	if IsPackedList(text) {
 		return unpack(text)
 	}
@@ -63,11 +56,11 @@ func ReadAddresses(text string) (l AddressList, err error) {
 		if err != nil {
 			e := Errorf(CodeInvalid, "line %d: %w", n, err)
 			e.Remedy = "write one address or prefix a line; # and ; begin a comment"
-			return l, e
+			return nil, 0, e
 		}
-		l.Prefixes = append(l.Prefixes, p)
+		list = append(list, p)
 	}
-	return l, l.order()
+	return inListOrder(list)
 }
 
 // listed is the prefix that the words of a line begin with.
@@ -81,33 +74,31 @@ func listed(words []string) (netip.Prefix, error) {
 	return p, err
 }
 
-// order sorts the list, and leaves out what others hold.
-func (l *AddressList) order() error {
-	slices.SortFunc(l.Prefixes, func(a, b netip.Prefix) int {
+// inListOrder sorts a list, and leaves out what others hold.
+func inListOrder(list []netip.Prefix) (kept []netip.Prefix, held int, err error) {
+	slices.SortFunc(list, func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), a.Bits()-b.Bits())
 	})
-	kept := l.Prefixes[:0]
-	for _, p := range l.Prefixes {
+	kept = list[:0]
+	for _, p := range list {
 		if len(kept) == 0 || !kept[len(kept)-1].Overlaps(p) {
 			kept = append(kept, p)
 		}
 	}
-	l.Held += len(l.Prefixes) - len(kept)
-	l.Prefixes = kept
 	if len(kept) > MaxListEntries {
 		e := Errorf(CodeInvalid, "the list has %d entries; at most %d", len(kept), MaxListEntries)
 		e.Remedy = "write fewer, larger prefixes"
-		return e
+		return nil, 0, e
 	}
-	return nil
+	return kept, len(list) - len(kept), nil
 }
 
-// Pack writes the list in as few characters as are quickly had: of each entry what it has
+// PackAddresses writes a list that is in order in as few characters as are quickly had: of each entry what it has
 // in common with the one before, then the rest of its bytes, compressed.
-func (l AddressList) Pack() (string, error) {
+func PackAddresses(list []netip.Prefix) (string, error) {
 	var shapes, rest, out bytes.Buffer
 	var before []byte
-	for _, p := range l.Prefixes {
+	for _, p := range list {
 		a := p.Addr().AsSlice()[:(p.Bits()+7)/8]
 		same := 0
 		for same < len(a) && same < len(before) && a[same] == before[same] {
@@ -133,7 +124,7 @@ func (l AddressList) Pack() (string, error) {
 	if err := z.Close(); err != nil {
 		return "", err
 	}
-	text := packedList + strconv.Itoa(len(l.Prefixes)) + " " + base64.StdEncoding.EncodeToString(out.Bytes())
+	text := packedList + strconv.Itoa(len(list)) + " " + base64.StdEncoding.EncodeToString(out.Bytes())
 	if len(text) > MaxListPacked {
 		e := Errorf(CodeInvalid, "the list takes %d bytes when it is packed; at most %d", len(text), MaxListPacked)
 		e.Remedy = "write fewer, larger prefixes; IPv6 ones of /64 take half of what addresses take"
@@ -145,21 +136,21 @@ func (l AddressList) Pack() (string, error) {
 // firstIPv6 is what stands for an IPv6 prefix of length 0 in a packed list.
 const firstIPv6 = 64
 
-func unpack(text string) (l AddressList, err error) {
+func unpack(text string) (list []netip.Prefix, held int, err error) {
 	broken := Errorf(CodeInvalid, "the packed list is broken")
 	broken.Remedy = "apply the file with the list again"
 	number, data, _ := strings.Cut(strings.TrimSpace(strings.TrimPrefix(text, packedList)), " ")
 	n, err := strconv.Atoi(number)
 	if err != nil || n < 0 || n > MaxListEntries || len(text) > MaxListPacked {
-		return l, broken
+		return nil, 0, broken
 	}
 	packed, err := base64.StdEncoding.DecodeString(data)
 	if err != nil {
-		return l, broken
+		return nil, 0, broken
 	}
 	all, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(packed)), int64(n)*(2+16)))
 	if err != nil || len(all) < 2*n {
-		return l, broken
+		return nil, 0, broken
 	}
 	shapes, rest := all[:2*n], all[2*n:]
 	var before []byte
@@ -170,7 +161,7 @@ func unpack(text string) (l AddressList, err error) {
 		}
 		length := (bits + 7) / 8
 		if length > size || same > length || same > len(before) || length-same > len(rest) {
-			return l, broken
+			return nil, 0, broken
 		}
 		a := make([]byte, size)
 		copy(a, before[:same])
@@ -179,9 +170,9 @@ func unpack(text string) (l AddressList, err error) {
 		addr, _ := netip.AddrFromSlice(a)
 		p := netip.PrefixFrom(addr, bits)
 		if !p.IsValid() || p != p.Masked() || addr.Is4In6() {
-			return l, broken
+			return nil, 0, broken
 		}
-		l.Prefixes = append(l.Prefixes, p)
+		list = append(list, p)
 	}
-	return l, l.order()
+	return inListOrder(list)
 }

@@ -34,21 +34,21 @@ func TestAddressListPacked(t *testing.T) {
 		"", "0.0.0.0/0\n::/0", "192.0.2.1\n2001:db8::/32\n10.0.0.0/9\n::/8\n255.255.255.255", randomList(r, 250_000, false),
 		randomList(r, 2_000, true),
 	} {
-		l, err := ReadAddresses(text)
+		l, _, err := ReadAddresses(text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		packed, err := l.Pack()
+		packed, err := PackAddresses(l)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("%d entries, %d bytes as text, %d packed", len(l.Prefixes), len(text), len(packed))
-		again, err := ReadAddresses(packed)
-		if err != nil || !slices.Equal(again.Prefixes, l.Prefixes) {
-			t.Errorf("%.60q: %d entries came back of %d: %v", text, len(again.Prefixes), len(l.Prefixes), err)
+		t.Logf("%d entries, %d bytes as text, %d packed", len(l), len(text), len(packed))
+		again, _, err := ReadAddresses(packed)
+		if err != nil || !slices.Equal(again, l) {
+			t.Errorf("%.60q: %d entries came back of %d: %v", text, len(again), len(l), err)
 		}
-		if half := packed[:len(packed)-len(packed)/4]; len(l.Prefixes) > 2 {
-			if _, err := ReadAddresses(half); err == nil {
+		if half := packed[:len(packed)-len(packed)/4]; len(l) > 2 {
+			if _, _, err := ReadAddresses(half); err == nil {
 				t.Error("a packed list without its end is taken")
 			}
 		}
@@ -58,17 +58,17 @@ func TestAddressListPacked(t *testing.T) {
 // TestAddressListFormats: public lists are read as they are published, and what holds
 // another entry stands for both.
 func TestAddressListFormats(t *testing.T) {
-	l, err := ReadAddresses("\ufeff# IPsum\n192.0.2.1\t9\r\n192.0.2.2 4 \n\n; Spamhaus\n198.51.100.0/24 ; SBL1\n" +
+	l, held, err := ReadAddresses("\ufeff# IPsum\n192.0.2.1\t9\r\n192.0.2.2 4 \n\n; Spamhaus\n198.51.100.0/24 ; SBL1\n" +
 		"198.51.100.7\n192.0.2.1\n2001:db8::/32 ; SBL2\n  203.0.113.9 # mine")
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := ""
-	for _, p := range l.Prefixes {
+	for _, p := range l {
 		got += Prefix{p}.String() + " "
 	}
-	if want := "192.0.2.1 192.0.2.2 198.51.100.0/24 203.0.113.9 2001:db8::/32 "; got != want || l.Held != 2 {
-		t.Errorf("read %q, %d left out; must be %q, 2", got, l.Held, want)
+	if want := "192.0.2.1 192.0.2.2 198.51.100.0/24 203.0.113.9 2001:db8::/32 "; got != want || held != 2 {
+		t.Errorf("read %q, %d left out; must be %q, 2", got, held, want)
 	}
 }
 
@@ -88,15 +88,15 @@ func TestAddressListErrors(t *testing.T) {
 		packedList + strings.Repeat("1", 1<<20):    "broken",
 		packedList + "2 " + strings.Repeat("/", 8): "broken",
 	} {
-		if _, err := ReadAddresses(text); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := ReadAddresses(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.40q gives %v, must speak of %s", text, err, want)
 		}
 	}
-	l, err := ReadAddresses(randomList(rand.New(rand.NewPCG(1, 2)), 200_000, true))
+	l, _, err := ReadAddresses(randomList(rand.New(rand.NewPCG(1, 2)), 200_000, true))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Pack(); err == nil || !strings.Contains(err.Error(), "at most 901120") {
+	if _, err := PackAddresses(l); err == nil || !strings.Contains(err.Error(), "at most 901120") {
 		t.Errorf("a list that is too large when packed gives %v", err)
 	}
 }

@@ -67,8 +67,9 @@ type InstanceStatus struct {
 	Since    time.Time `json:"since,omitzero"`
 	// Modules are those that a wasm function's instance runs.
 	Modules []ModuleState `json:"modules,omitempty"`
-	// Lists are the lists of addresses that an ebpf function's instance has in force.
-	Lists []ListState `json:"lists,omitempty"`
+	// Lists are the lists of addresses that an ebpf function's instance has in force: the
+	// type is a list's name, the message says how many entries there are.
+	Lists []Condition `json:"lists,omitempty"`
 }
 
 // InstanceState is how far an instance is.

@@ -102,15 +102,8 @@ type InstanceReport struct {
 	Refused string `json:"refused,omitempty"`
 	// Modules are a wasm function's, in their order.
 	Modules []ModuleState `json:"modules,omitempty"`
-	// Lists are the lists of addresses that an ebpf function has in force.
-	Lists []ListState `json:"lists,omitempty"`
-}
-
-// ListState is a list of addresses by which a running ebpf function judges packets.
-type ListState struct {
-	Name    string    `json:"name"`
-	Entries int       `json:"entries"` // those within others not counted
-	Since   time.Time `json:"since"`   // when what is in it came into force
+	// Lists are the lists of addresses that an ebpf function has in force, by type.
+	Lists []Condition `json:"lists,omitempty"`
 }
 
 // ModuleState is how a module of a running wasm function fares.

@@ -209,12 +209,6 @@ type KeyedCounters interface {
 	Keys() ([]KeyCount, error)
 }
 
-// Listing is an Inline that judges packets by lists of addresses.
-type Listing interface {
-	// Lists are those in force.
-	Lists() []ListState
-}
-
 // KeyCount is what was counted for one key.
 type KeyCount struct {
 	Key     string // its parts, such as "src=10.1.0.2 dport=53"

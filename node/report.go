@@ -100,7 +100,7 @@ func (in *instance) report(inForce map[onpath.VportID]bool) onpath.InstanceRepor
 	if m, ok := in.proc.(onpath.Modular); ok && in.state != onpath.InstanceStopped {
 		r.Modules = m.Modules()
 	}
-	if l, ok := in.proc.(onpath.Listing); ok && in.state != onpath.InstanceStopped {
+	if l, ok := in.proc.(interface{ Lists() []onpath.Condition }); ok && in.state != onpath.InstanceStopped {
 		r.Lists = l.Lists()
 	}
 	out := outOfService(r.Modules)

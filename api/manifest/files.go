@@ -135,32 +135,25 @@ func readContent(path string) (string, *onpath.Error) {
 // readList is readContent for what may be a list of addresses: a large one is packed.
 func (d *Document) readList(path string) (string, *onpath.Error) {
 	data, failure := readText(path, onpath.MaxListFile)
-	if failure != nil || len(data) <= onpath.MaxFileBytes {
+	switch {
+	case failure != nil || len(data) <= onpath.MaxFileBytes:
 		return data, failure
+	case len(data) > onpath.MaxListFile:
+		return "", invalid("", fmt.Sprintf("%s has more than %d bytes", path, onpath.MaxListFile), "write fewer, larger prefixes")
 	}
-	return d.packList(path, data)
-}
-
-// packList reads a list of addresses, and packs it.
-func (d *Document) packList(path, data string) (string, *onpath.Error) {
-	l, err := onpath.ReadAddresses(data)
+	l, held, err := onpath.ReadAddresses(data)
 	var packed string
 	if err == nil {
-		packed, err = l.Pack()
+		packed, err = onpath.PackAddresses(l)
 	}
 	var e *onpath.Error
 	switch {
-	case len(data) > onpath.MaxListFile:
-		return "", invalid("", fmt.Sprintf("%s has more than %d bytes", path, onpath.MaxListFile), "write fewer, larger prefixes")
 	case errors.As(err, &e):
-		e.Message = path + ": " + e.Message
-		if len(data) > onpath.MaxFileBytes {
-			e.Message += fmt.Sprintf(" (only lists of addresses may have more than %d bytes)", onpath.MaxFileBytes)
-		}
+		e.Message = fmt.Sprintf("%s: %s (only lists of addresses may have more than %d bytes)", path, e.Message, onpath.MaxFileBytes)
 		return "", e
-	case l.Held > 0:
+	case held > 0:
 		d.Notes = append(d.Notes, fmt.Sprintf("%s: %d entries; %d lines are left out, for others hold what they say",
-			path, len(l.Prefixes), l.Held))
+			path, len(l), held))
 	}
 	return packed, nil
 }

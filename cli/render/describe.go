@@ -98,7 +98,7 @@ func Describe(w io.Writer, o onpath.Object, waiting []wire.Unconfirmed, parts []
 
 // lists shows which lists of addresses instances have in force.
 func lists(w io.Writer, objects []onpath.Object, now time.Time) error {
-	t := table.New("INSTANCE", "LIST", ">ENTRIES", ">IN FORCE FOR")
+	t := table.New("INSTANCE", "LIST", ">IN FORCE FOR", "MESSAGE")
 	found := false
 	for _, o := range objects {
 		i, ok := o.(*onpath.Instance)
@@ -107,7 +107,7 @@ func lists(w io.Writer, objects []onpath.Object, now time.Time) error {
 		}
 		for _, l := range i.Status.Lists {
 			found = true
-			t.Row(i.Metadata.Name, l.Name, fmt.Sprint(l.Entries), Age(l.Since, now))
+			t.Row(i.Metadata.Name, l.Type, Age(l.Since, now), l.Message)
 		}
 	}
 	if !found {

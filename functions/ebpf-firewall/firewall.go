@@ -79,8 +79,8 @@ func compile(config sdk.Config) (sdk.Write, error) {
 			return err
 		},
 		theList: func(value string) error {
-			l, err := onpath.ReadAddresses(value)
-			if t.list = l.Prefixes; err == nil && len(t.list) == 0 {
+			var err error
+			if t.list, _, err = onpath.ReadAddresses(value); err == nil && len(t.list) == 0 {
 				err = &onpath.Error{Code: onpath.CodeInvalid, Message: "the list is empty",
 					Remedy: "write what is to be blocked, or leave the list out"}
 			}

@@ -65,10 +65,10 @@ func TestFirewallRandom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		config, list := sdk.Config{"rules": text, "default": "drop"}, onpath.AddressList{}
+		config, list := sdk.Config{"rules": text, "default": "drop"}, []netip.Prefix(nil)
 		if strings.Contains(text, theList) {
 			config[theList] = randomPrefixes(r, 1+r.IntN(100))
-			if list, err = onpath.ReadAddresses(config[theList]); err != nil {
+			if list, _, err = onpath.ReadAddresses(config[theList]); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -79,7 +79,7 @@ func TestFirewallRandom(t *testing.T) {
 			if r.IntN(2) == 0 {
 				p.Tuple, p.Reverse = tuple.Reverse(), true
 			}
-			want := []int32{0, 1, 2}[check(rules, list.Prefixes, tuple)]
+			want := []int32{0, 1, 2}[check(rules, list, tuple)]
 			if got := b.Verdict(p); got != want {
 				t.Fatalf("with %d rules, %+v: verdict %d, must be %d", n, p, got, want)
 			}
@@ -174,11 +174,11 @@ func TestFirewallList(t *testing.T) {
 		for _, a := range addrs {
 			text.WriteString(a.String() + "\n")
 		}
-		l, err := onpath.ReadAddresses(text.String())
+		l, _, err := onpath.ReadAddresses(text.String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		packed, err := l.Pack()
+		packed, err := onpath.PackAddresses(l)
 		if err != nil {
 			t.Fatal(err)
 		}

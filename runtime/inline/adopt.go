@@ -21,7 +21,7 @@ import (
 type record struct {
 	Labels map[string]string   `json:"labels"`
 	Spec   onpath.FunctionSpec `json:"spec"`
-	Lists  []onpath.ListState  `json:"lists,omitempty"`
+	Lists  []onpath.Condition  `json:"lists,omitempty"`
 }
 
 // unusable says that nothing can be made of what is there, at no time.

@@ -1,6 +1,7 @@
 package inline
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -22,7 +23,7 @@ func TestListsSince(t *testing.T) {
 	one := func(p *process, entries int) time.Time {
 		t.Helper()
 		l := p.Lists()
-		if len(l) != 1 || l[0].Name != "blocklist" || l[0].Entries != entries || time.Since(l[0].Since) > time.Minute {
+		if len(l) != 1 || l[0].Type != "blocklist" || l[0].Message != fmt.Sprint(entries, " entries") || time.Since(l[0].Since) > time.Minute {
 			t.Fatalf("lists are %+v; must be one of %d entries", l, entries)
 		}
 		return l[0].Since

@@ -28,7 +28,7 @@ type process struct {
 	tables   sdk.Tables
 
 	logging sync.Mutex // say
-	lists   atomic.Pointer[[]onpath.ListState]
+	lists   atomic.Pointer[[]onpath.Condition]
 
 	mu     sync.Mutex // guards the rest
 	leave  func()     // ends what accompany began
@@ -43,7 +43,6 @@ var (
 	_ onpath.Reconfigurable = (*process)(nil)
 	_ onpath.Inline         = (*process)(nil)
 	_ onpath.KeyedCounters  = (*process)(nil)
-	_ onpath.Listing        = (*process)(nil)
 )
 
 // begin makes the instance: files, tables, and what is in them.
@@ -148,32 +147,33 @@ func (p *process) configure(s *onpath.FunctionSpec) error {
 
 // listsOf are the lists of addresses that the function is told: of what it has already,
 // since when.
-func (p *process) listsOf(s *onpath.FunctionSpec) (out []onpath.ListState, err error) {
+func (p *process) listsOf(s *onpath.FunctionSpec) (out []onpath.Condition, err error) {
 	now, before := told(s.EBPF), told(p.spec.EBPF)
 	for _, name := range p.function.Lists {
 		text, ok := now[name]
 		if !ok {
 			continue
 		}
-		had := slices.IndexFunc(p.Lists(), func(l onpath.ListState) bool { return l.Name == name })
+		had := slices.IndexFunc(p.Lists(), func(l onpath.Condition) bool { return l.Type == name })
 		if had >= 0 && before[name] == text {
 			out = append(out, p.Lists()[had])
 			continue
 		}
-		l, err := onpath.ReadAddresses(text)
+		l, held, err := onpath.ReadAddresses(text)
 		if err != nil {
 			return nil, sdk.About(name, err)
 		}
-		if l.Held > 0 {
-			p.say("%s: %d lines are left out, for others hold what they say", name, l.Held)
+		if held > 0 {
+			p.say("%s: %d lines are left out, for others hold what they say", name, held)
 		}
-		out = append(out, onpath.ListState{Name: name, Entries: len(l.Prefixes), Since: time.Now().UTC().Round(0)})
+		out = append(out, onpath.Condition{Type: name, Status: onpath.True, Since: time.Now().UTC().Round(0),
+			Message: fmt.Sprintf("%d entries", len(l))})
 	}
 	return out, nil
 }
 
-// Lists implements onpath.Listing.
-func (p *process) Lists() []onpath.ListState {
+// Lists are the lists of addresses in force, for reports.
+func (p *process) Lists() []onpath.Condition {
 	if l := p.lists.Load(); l != nil {
 		return *l
 	}
