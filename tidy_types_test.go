@@ -41,7 +41,6 @@ var wideTypes = map[string]size{
 	"control.Controller":            {109, 27, 1},
 	"control.clients":               {112, 1, 0},
 	"control.reserving":             {114, 1, 0},
-	"control/pool.Pool":             {117, 35, 2},
 	"datapath/datapathtest.flood":   {110, 10, 0},
 	"datapath/datapathtest.testbed": {106, 7, 0},
 	"datapath/ebpf.Driver":          {124, 29, 1},

@@ -18,11 +18,9 @@ import (
 type postingReader struct{ store onpath.Store }
 
 // Account is what a tenant has; NAME~0 and so on are those of the former ones of a name.
-func (p *Pool) Account(ctx context.Context, tenant string) (onpath.Account, error) {
+func (p *Pool) Account(ctx context.Context, tenant string) (a onpath.Account, err error) {
 	list, err := p.priceList.readPrices(ctx)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	a := p.accounting.findAccount(p.accounting.owners.now(tenant))
+	p.queue.look(func(s *state) { a = s.accounting.findAccount(s.accounting.owners.now(tenant)) })
 	if list.spec != nil {
 		a.Currency = list.spec.Currency
 	}
@@ -31,41 +29,51 @@ func (p *Pool) Account(ctx context.Context, tenant string) (onpath.Account, erro
 
 // Enter takes money of a tenant in, gives it back, or corrects such an entry. What has been
 // entered by a reference already is not entered again.
-func (p *Pool) Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (onpath.Account, error) {
+func (p *Pool) Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (a onpath.Account, err error) {
 	tenant = p.accountNow(tenant)
 	post, err := p.read.posting(ctx, tenant, e)
 	if err != nil {
-		return onpath.Account{}, err
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.broken {
-		return onpath.Account{}, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its accounts")
+		return a, err
 	}
 	if err := p.Held(); err != nil {
-		return onpath.Account{}, err
+		return a, err
 	}
 	path := ledger.ReferencePath(tenant, post.Reference)
-	if p.accounting.entering[path] {
-		return onpath.Account{}, onpath.Errorf(onpath.CodeUnavailable, "reference %q is being entered; try again", post.Reference)
-	}
-	p.accounting.entering[path] = true
-	defer delete(p.accounting.entering, path)
-	if known, err := p.read.entered(ctx, tenant, post.Reference); err != nil {
-		return onpath.Account{}, err
-	} else if known != nil {
-		return p.accounting.findAccount(tenant), p.read.sameEntry(ctx, tenant, &post, known)
-	}
-	b := p.accounting.openBook(tenant)
-	if err := b.Add(p.clock(), post); err != nil {
-		return onpath.Account{}, err
-	}
-	number, err := json.Marshal(b.Account.Postings)
+	p.queue.look(func(s *state) { err = s.accounting.beginEntry(s.ready(), path, post.Reference) })
 	if err != nil {
-		return onpath.Account{}, err
+		return a, err
 	}
-	return b.Account, p.commit(ctx, joining{books: map[string]*ledger.Book{tenant: b},
-		records: []onpath.Record{{Path: path, Value: number}}}) // which is not there yet
+	defer p.queue.look(func(s *state) { delete(s.accounting.entering, path) })
+	known, err := p.read.entered(ctx, tenant, post.Reference)
+	if err != nil {
+		return a, err
+	}
+	if known != nil {
+		p.queue.look(func(s *state) { a = s.accounting.findAccount(tenant) })
+		return a, p.read.sameEntry(ctx, tenant, &post, known)
+	}
+	err = p.queue.commit(ctx, func(s *state) (j joining, err error) {
+		b := s.accounting.openBook(tenant)
+		if err := b.Add(s.clock(), post); err != nil {
+			return j, err
+		}
+		number, err := json.Marshal(b.Account.Postings)
+		a = b.Account
+		return joining{books: map[string]*ledger.Book{tenant: b},
+			records: []onpath.Record{{Path: path, Value: number}}}, err // which is not there yet
+	})
+	return a, err
+}
+
+// beginEntry has nobody else enter something by a reference meanwhile.
+func (ac *accounting) beginEntry(ready error, path, reference string) error {
+	if ready == nil && ac.entering[path] {
+		ready = onpath.Errorf(onpath.CodeUnavailable, "reference %q is being entered; try again", reference)
+	}
+	if ready == nil {
+		ac.entering[path] = true
+	}
+	return ready
 }
 
 // sameEntry refuses an entry whose reference is that of another one, or of one that was
@@ -149,9 +157,7 @@ func (p *Pool) Postings(ctx context.Context, tenant string, from int64, limit in
 	}
 	limit, tenant = min(limit, onpath.MaxPostings), p.accountNow(tenant)
 	if from == 0 {
-		p.mu.Lock()
-		from = max(1, p.accounting.findAccount(tenant).Postings-int64(limit)+1)
-		p.mu.Unlock()
+		p.queue.look(func(s *state) { from = max(1, s.accounting.findAccount(tenant).Postings-int64(limit)+1) })
 	}
 	return p.read.postings(ctx, tenant, from, limit, 0)
 }
@@ -190,7 +196,7 @@ func (p *Pool) Invoice(ctx context.Context, tenant, month string) (onpath.Invoic
 	}
 	a := onpath.Account{Tenant: p.accountNow(tenant)}
 	path := ledger.AccountPath(a.Tenant)
-	page, err := p.o.Store.Records(ctx, onpath.RecordRange{From: path, To: path + "\x00"})
+	page, err := p.read.store.Records(ctx, onpath.RecordRange{From: path, To: path + "\x00"})
 	if err == nil && len(page.Records) == 1 {
 		err = json.Unmarshal(page.Records[0].Value, &a)
 	}
@@ -231,7 +237,7 @@ func (p *postingReader) postingsSince(ctx context.Context, a onpath.Account, rev
 // revision.
 func (p *Pool) CheckLedger(ctx context.Context) (onpath.LedgerCheck, error) {
 	c := ledger.Check{Prices: map[int64]*onpath.PriceListSpec{}}
-	page, err := p.o.Store.Records(ctx, onpath.RecordRange{From: ledger.Accounts, To: ledger.Accounts, Limit: 1})
+	page, err := p.read.store.Records(ctx, onpath.RecordRange{From: ledger.Accounts, To: ledger.Accounts, Limit: 1})
 	if err != nil {
 		return onpath.LedgerCheck{}, err
 	}
@@ -266,17 +272,20 @@ func (p *Pool) CheckLedger(ctx context.Context) (onpath.LedgerCheck, error) {
 		return err
 	})
 	out := c.Done(accounts)
-	out.Wrong = append(out.Wrong, p.rows.findMisbilled(p.o.Clock().UTC())...)
+	p.queue.look(func(s *state) { out.Wrong = append(out.Wrong, s.rows.findMisbilled(p.o.Clock().UTC())...) })
 	out.Wrong = out.Wrong[:min(len(out.Wrong), ledger.MaxWrong)]
 	return out, err
 }
 
 // Capacity is what nodes have promised between two times; cloudlet "": all.
-func (p *Pool) Capacity(cloudlet string, from, until time.Time) (onpath.CapacityView, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (p *Pool) Capacity(cloudlet string, from, until time.Time) (v onpath.CapacityView, err error) {
+	p.queue.look(func(s *state) { v, err = s.promises.describe(cloudlet, from, until, s.clock()) })
+	return v, err
+}
+
+func (p *promises) describe(cloudlet string, from, until, now time.Time) (onpath.CapacityView, error) {
 	if from.IsZero() {
-		from = p.clock()
+		from = now
 	}
 	if until.IsZero() {
 		until = from.Add(24 * time.Hour)
@@ -285,15 +294,15 @@ func (p *Pool) Capacity(cloudlet string, from, until time.Time) (onpath.Capacity
 	if !from.Before(until) {
 		return v, onpath.Errorf(onpath.CodeInvalid, "%s is not before %s", text(from), text(until))
 	}
-	if _, ok := p.promises.cloudlets[cloudlet]; cloudlet != "" && !ok {
+	if _, ok := p.cloudlets[cloudlet]; cloudlet != "" && !ok {
 		return v, onpath.Errorf(onpath.CodeNotFound, "there is no cloudlet %s", cloudlet)
 	}
-	for _, cl := range sortedKeys(p.promises.cloudlets) {
+	for _, cl := range sortedKeys(p.cloudlets) {
 		if cloudlet != "" && cl != cloudlet {
 			continue
 		}
-		for _, name := range p.promises.cal.Nodes(cl) {
-			v.Nodes = append(v.Nodes, p.promises.describeNode(name, cl, from, until))
+		for _, name := range p.cal.Nodes(cl) {
+			v.Nodes = append(v.Nodes, p.describeNode(name, cl, from, until))
 		}
 	}
 	return v, nil

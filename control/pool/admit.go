@@ -66,34 +66,30 @@ func (p *Pool) Apply(ctx context.Context, puts []*onpath.Reservation, cancels []
 const tryTimeout = 10 * time.Second
 
 func (p *Pool) tryApply(ctx context.Context, prices prices, bounds map[string]Bounds, puts []*onpath.Reservation,
-	cancels []onpath.Key, dryRun bool) ([]onpath.Quote, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.awaitKeys(append(keysOf(puts), cancels...)...)
-	if p.broken {
-		return nil, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its reservations")
-	}
-	if err := p.Held(); err != nil {
-		return nil, err
-	}
-	p.takeUp()
-	p.accounting.usePrices(prices)
-	held, err := p.admission().decideWithinQuotas(bounds, puts, func() ([]*decision, error) { return p.admission().decideAll(puts, cancels) })
+	cancels []onpath.Key, dryRun bool) (quotes []onpath.Quote, err error) {
+	h, err := p.hold(append(keysOf(puts), cancels...), func(a admission) ([]*decision, error) {
+		a.accounting.usePrices(prices)
+		return a.decideWithinQuotas(bounds, puts, func() ([]*decision, error) { return a.decideAll(puts, cancels) })
+	})
 	if err != nil {
 		return nil, err
 	}
-	if err := p.confirm(ctx, held); err != nil {
-		return nil, err
-	}
-	quotes, books, err := p.accounting.chargeAll(held)
-	if err != nil || dryRun {
-		p.admission().letDecisionsGo(held)
-		return quotes, err
-	}
-	for i, d := range held {
-		quotes[i].State = d.obj.Status.State
-	}
-	if err := p.commit(ctx, joining{held: held, books: books, priced: true, list: prices.version}); err != nil {
+	refused := p.askNodes(ctx, h.asks)
+	err = p.queue.commit(ctx, func(s *state) (j joining, err error) {
+		if err := s.stillHeld(h, refused); err != nil {
+			return j, err
+		}
+		all, books, err := s.accounting.chargeAll(h.decisions)
+		if quotes = all; err != nil || dryRun {
+			s.admission().letDecisionsGo(h.decisions)
+			return j, err
+		}
+		for i, d := range h.decisions {
+			quotes[i].State = d.obj.Status.State
+		}
+		return joining{held: h.decisions, books: books, priced: true, list: prices.version}, nil
+	})
+	if err != nil {
 		return nil, err
 	}
 	return quotes, nil
@@ -151,55 +147,74 @@ func about(k onpath.Key, err error) error {
 	return err
 }
 
-// confirm asks the nodes that promise more than before, without the lock: nobody else can
-// sell what is held. A node that does not confirm is not asked again for a while, and the
-// decisions are let go.
-func (p *Pool) confirm(ctx context.Context, held []*decision) error {
-	asks := map[string]onpath.PromiseRequest{}
-	for _, d := range held {
-		for _, x := range append([]*decision{d}, d.moved...) {
-			for _, name := range x.asks {
-				asks[name] = p.promises.requestOf(name, p.clock())
-			}
-		}
+// held are decisions that are held in the calendar while nodes are asked: nobody else can
+// sell that meanwhile.
+type held struct {
+	decisions []*decision
+	asks      map[string]onpath.PromiseRequest // of nodes that promise more than before
+	loads     int
+}
+
+// hold has something decided on reservations of which nothing is being written.
+func (p *Pool) hold(keys []onpath.Key, decide func(admission) ([]*decision, error)) (h held, err error) {
+	if err := p.Held(); err != nil {
+		return h, err
 	}
+	p.queue.observe()
+	p.queue.look(func(s *state) {
+		if err = s.ready(); err != nil {
+			return
+		}
+		h.loads = s.loads
+		if h.decisions, err = decide(s.admission()); err == nil {
+			h.asks = s.promises.requestsOf(h.decisions, s.clock())
+		}
+	}, keys...)
+	return h, err
+}
+
+// askNodes asks nodes whether they keep what they will have promised, and names those that do
+// not say so.
+func (p *Pool) askNodes(ctx context.Context, asks map[string]onpath.PromiseRequest) (refused []string) {
 	if len(asks) == 0 || p.o.Confirm == nil {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
 	type answer struct {
 		node string
 		err  error
 	}
-	loads := p.loads
-	p.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	answers := make(chan answer, len(asks))
 	for name, r := range asks {
 		go func() { answers <- answer{name, p.o.Confirm(ctx, name, r)} }()
 	}
-	var refused []answer
 	for range asks {
 		if a := <-answers; a.err != nil {
-			refused = append(refused, a)
+			p.log.Warn("a node does not confirm a reservation", "node", a.node, "err", a.err)
+			refused = append(refused, a.node)
 		}
 	}
-	cancel()
-	p.mu.Lock()
-	for _, a := range refused {
-		p.log.Warn("a node does not confirm a reservation", "node", a.node, "err", a.err)
-		p.promises.refuse(a.node, p.clock())
+	return refused
+}
+
+// stillHeld lets decisions go that a node did not confirm, or that somebody else has overtaken.
+// A node that did not confirm is not asked again for a while.
+func (s *state) stillHeld(h held, refused []string) error {
+	for _, name := range refused {
+		s.promises.refuse(name, s.clock())
 	}
 	switch {
-	case p.loads != loads: // nothing is held any more
-		for _, d := range flat(held) {
-			p.promises.displaced.takeBack(d)
+	case s.loads != h.loads: // nothing is held any more
+		for _, d := range flat(h.decisions) {
+			s.promises.displaced.takeBack(d)
 		}
 		return errAgain
 	case len(refused) > 0:
-		p.admission().letDecisionsGo(held)
+		s.admission().letDecisionsGo(h.decisions)
 		return errNoConfirm
-	case p.broken || slices.ContainsFunc(held, p.rows.isOvertaken):
-		p.admission().letDecisionsGo(held)
+	case s.broken || slices.ContainsFunc(h.decisions, s.rows.isOvertaken):
+		s.admission().letDecisionsGo(h.decisions)
 		return errAgain
 	}
 	return nil

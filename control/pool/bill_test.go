@@ -68,7 +68,7 @@ func TestLedgerKnowsCalendar(t *testing.T) {
 	f.must(request("r", time.Hour, 3*time.Hour, cores(2)))
 	f.must(request("before", 0, 0, cores(1)))
 	f.checkLedger()
-	e := f.rows.entries[onpath.Key{Kind: onpath.KindReservation, Tenant: onpath.DefaultTenant, Name: "r"}]
+	e := f.queue.state.rows.entries[onpath.Key{Kind: onpath.KindReservation, Tenant: onpath.DefaultTenant, Name: "r"}]
 	whole := e.payments[0].Segments[0]
 	for what, spoil := range map[string]func(s *onpath.PaidSegment){
 		"too much":   func(s *onpath.PaidSegment) { s.Tiers = []onpath.Resources{cores(3)} },

@@ -43,7 +43,7 @@ func crowded(t *testing.T, tenant string, neighbours int) (f *fixture, grow func
 
 // moves counts the reservations of a tenant that have left a node.
 func (f *fixture) moves(tenant string) (n int) {
-	for k, e := range f.rows.entries {
+	for k, e := range f.queue.state.rows.entries {
 		if k.Tenant == tenant && e.obj.Status.Places[0].Node != "fra-1" {
 			n++
 		}

@@ -1,12 +1,12 @@
 package pool
 
 import (
-	"context"
+	"crypto/rand"
+	"encoding/json"
 	"slices"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/control/ledger"
-	"github.com/onpath/onpath/store"
 )
 
 // group is decisions that one transaction writes: those that are taken while the one
@@ -47,65 +47,6 @@ type joining struct {
 	list   int64
 }
 
-// commit has decisions and postings written, all or nothing, and takes them up. If that
-// fails, they are let go. It gives mu up meanwhile.
-func (p *Pool) commit(ctx context.Context, j joining) error {
-	g, err := p.join(ctx, j)
-	if err != nil {
-		return err
-	}
-	return p.await(g)
-}
-
-// join has something written by the next group that has room for it. If it fails, the
-// decisions are let go.
-func (p *Pool) join(ctx context.Context, j joining) (*group, error) {
-	if p.broken {
-		p.admission().letDecisionsGo(j.held)
-		return nil, errAgain
-	}
-	parts, bytes := j.size(p.accounting.kept)
-	if parts == 0 {
-		return &group{over: true}, nil
-	}
-	g := p.room(parts, bytes, store.IsFollowUp(ctx), j)
-	if j.priced {
-		g.priced, g.list = true, j.list
-	}
-	g.parts, g.bytes = g.parts+parts, g.bytes+bytes
-	g.held, g.records = append(g.held, j.held...), append(g.records, j.records...)
-	if j.written != nil {
-		g.written = append(g.written, j.written)
-	}
-	for tenant, b := range j.books {
-		if len(b.Added()) == 0 {
-			continue
-		}
-		if old := g.books[tenant]; old != nil {
-			b = old.Join(b)
-		}
-		g.books[tenant], p.accounting.spent[tenant] = b, b.Account
-	}
-	for _, d := range flat(j.held) {
-		p.rows.pending[d.key], g.authors[d.key] = g, store.Author(ctx)
-	}
-	return g, nil
-}
-
-// room is the last group that waits, or a new one.
-func (p *Pool) room(parts, bytes int, followUp bool, j joining) *group {
-	if n := len(p.queue); n > 0 && (n > 1 || !p.writing) {
-		g := p.queue[n-1]
-		fits := g.parts+parts <= groupParts && g.bytes+bytes <= groupBytes
-		if fits && g.followUp == followUp && (!g.priced || !j.priced || g.list == j.list) {
-			return g
-		}
-	}
-	g := &group{authors: map[onpath.Key]string{}, books: map[string]*ledger.Book{}, followUp: followUp, done: make(chan struct{})}
-	p.queue = append(p.queue, g)
-	return g
-}
-
 // size is how many changes, guards and records are written at most, and about how many bytes.
 func (j joining) size(kept map[int64]bool) (parts, bytes int) {
 	const object, item, segment = 1000, 150, 300
@@ -144,113 +85,55 @@ func segmentsOf(list []payment) (n int) {
 	return n
 }
 
-// await waits until a group is written or let go, without mu.
-func (p *Pool) await(g *group) error {
-	for !g.over {
-		if !p.writing {
-			p.writeFirst()
-			continue
+// groupFor is the last group that waits, or a new one.
+func (q *queue) groupFor(parts, bytes int, followUp bool, j joining) *group {
+	if n := len(q.groups); n > 0 && (n > 1 || !q.writing) {
+		g := q.groups[n-1]
+		fits := g.parts+parts <= groupParts && g.bytes+bytes <= groupBytes
+		if fits && g.followUp == followUp && (!g.priced || !j.priced || g.list == j.list) {
+			return g
 		}
-		done := p.queue[0].done
-		p.mu.Unlock()
-		<-done
-		p.mu.Lock()
 	}
-	return g.err
+	g := &group{authors: map[onpath.Key]string{}, books: map[string]*ledger.Book{}, followUp: followUp, done: make(chan struct{})}
+	q.groups = append(q.groups, g)
+	return g
 }
 
-// awaitKeys waits until nothing is being written of some reservations, so that a decision
-// may rest on what is stored of them.
-func (p *Pool) awaitKeys(keys ...onpath.Key) {
-	for i := 0; i < len(keys); {
-		if g := p.rows.pending[keys[i]]; g != nil {
-			_ = p.await(g)
-			i = 0
-			continue
-		}
-		i++
+// batchOf is what a group writes. A record of each node and account that a decision depends
+// on is written with the version that was read: whoever decided from the same state at
+// the same time is refused.
+func (q *queue) batchOf(g *group, ac *accounting) (onpath.Batch, error) {
+	b := onpath.Batch{Request: rand.Text(), Records: slices.Clone(g.records)}
+	if g.priced {
+		b.Guards = []onpath.Guard{{Key: priceList, Version: g.list}}
 	}
-}
-
-// writeFirst writes the first group that waits: for those who asked for its decisions,
-// whoever it is that waits for it.
-func (p *Pool) writeFirst() {
-	g := p.queue[0]
-	b, err := p.batch(g)
-	if err != nil {
-		p.letGroupsGo(err)
-		return
-	}
-	ctx := store.ByEach(context.Background(), g.authors)
-	if g.followUp {
-		ctx = store.FollowUp(ctx)
-	}
-	p.writing = true
-	p.mu.Unlock()
-	w, unsure, err := p.write(ctx, b)
-	p.mu.Lock()
-	p.writing = false
-	if err != nil {
-		if unsure { // all is read again before the next decision
-			p.broken = true
-			p.poke()
-		}
-		p.letGroupsGo(err)
-		return
-	}
-	b.SetVersions(w.Revision)
-	p.queue = p.queue[1:]
-	p.takeUpGroup(g, w.Revision)
-	g.over = true
-	close(g.done)
-}
-
-// letGroupsGo lets go the first group, for a reason, and those after it, as they rest on it.
-func (p *Pool) letGroupsGo(why error) {
-	list := p.queue
-	p.queue, p.rows.pending, p.accounting.spent = nil, map[onpath.Key]*group{}, map[string]onpath.Account{}
-	for i, g := range list {
-		p.admission().letDecisionsGo(g.held)
-		g.over, g.err = true, errAgain
-		if i == 0 {
-			g.err = why
-		}
-		close(g.done)
-	}
-}
-
-// takeUpGroup takes up what is written.
-func (p *Pool) takeUpGroup(g *group, revision int64) {
-	nodes := map[string]bool{}
+	bump := map[string]bool{}
 	for _, d := range flat(g.held) {
-		delete(p.rows.pending, d.key)
+		version := int64(0)
 		if d.old != nil {
-			p.rows.agenda.drop(d.old)
-			note(nodes, nodesOf(d.old.obj))
+			version = d.old.obj.Metadata.Version
 		}
 		if d.gone {
-			delete(p.rows.entries, d.key)
-			p.board.show(d.key, nil, false)
+			b.Changes = append(b.Changes, onpath.Change{Key: d.key, Version: version})
+			b.Records = append(b.Records, onpath.Record{Path: paymentPath(d.key), Version: onpath.AnyVersion, Delete: true})
 			continue
 		}
-		e := &entry{obj: d.obj, payments: d.pay, index: -1}
-		p.rows.entries[d.key] = e
-		p.plan(e)
-		note(nodes, nodesOf(d.obj))
+		b.Changes = append(b.Changes, onpath.Change{Key: d.key, Object: d.obj, Version: version})
+		pay, err := json.Marshal(d.pay)
+		if err != nil {
+			return b, err
+		}
+		b.Records = append(b.Records, onpath.Record{Path: paymentPath(d.key), Value: pay, Version: onpath.AnyVersion,
+			Delete: len(d.pay) == 0})
 		for _, name := range nodesOf(d.obj) {
-			p.bumped[name] = revision
+			bump[name] = true
 		}
 	}
-	p.promise(sortedKeys(nodes))
-	p.accounting.takeUp(g.books, revision)
-	for _, f := range g.written {
-		f(revision)
+	if err := ac.bookRecords(g, &b); err != nil {
+		return b, err
 	}
-	p.publish()
-}
-
-func note(set map[string]bool, names []string) {
-	for _, s := range names {
-		set[s] = true
+	for _, name := range sortedKeys(bump) {
+		b.Records = append(b.Records, onpath.Record{Path: nodePath + name, Version: q.bumped[name]})
 	}
+	return b, nil
 }

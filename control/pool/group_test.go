@@ -75,7 +75,7 @@ func (f *fixture) together(s *slowStore, name string, n int, err error) []error 
 			r.Metadata.Name = fmt.Sprintf("%s-%d", name, i-1)
 		}
 		wg.Go(func() { _, errs[i] = f.Apply(f.t.Context(), []*onpath.Reservation{r}, nil, false) })
-		f.wait(func() bool { return s.count() > 0 && len(f.rows.pending) >= i+1-(i+1)/5 })
+		f.wait(func() bool { return s.count() > 0 && len(f.queue.state.rows.pending) >= i+1-(i+1)/5 })
 	}
 	s.open(hold, err)
 	wg.Wait()
@@ -85,9 +85,9 @@ func (f *fixture) together(s *slowStore, name string, n int, err error) []error 
 func (f *fixture) wait(until func() bool) {
 	f.t.Helper()
 	for range 20_000 {
-		f.mu.Lock()
+		f.queue.mu.Lock()
 		ok := until()
-		f.mu.Unlock()
+		f.queue.mu.Unlock()
 		if ok {
 			return
 		}
@@ -194,7 +194,7 @@ func TestAuthors(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		f.wait(func() bool { return s.count() > 0 && len(f.rows.pending) > i })
+		f.wait(func() bool { return s.count() > 0 && len(f.queue.state.rows.pending) > i })
 	}
 	s.open(hold, nil)
 	wg.Wait()

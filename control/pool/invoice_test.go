@@ -65,7 +65,7 @@ func TestInvoice(t *testing.T) {
 		t.Errorf("the newest five: %+v, %v", newest, err)
 	}
 	store := &counting{Store: f.store}
-	f.o.Store = store
+	f.through(store)
 	for _, c := range []struct {
 		month            string
 		opening, credits onpath.Money
@@ -82,7 +82,7 @@ func TestInvoice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := ledger.Bill(f.accounting.findAccount("default"), c.month, all); !reflect.DeepEqual(inv, want) {
+		if want := ledger.Bill(f.queue.state.accounting.findAccount("default"), c.month, all); !reflect.DeepEqual(inv, want) {
 			t.Errorf("%s: %+v, of all postings %+v", c.month, inv, want)
 		}
 		if inv.Opening != c.opening || inv.Credits != c.credits || inv.Closing != c.opening+c.credits {

@@ -15,56 +15,58 @@ import (
 )
 
 // Load reads everything from the store. Until it has, nothing is admitted.
-func (p *Pool) Load(ctx context.Context) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.load(ctx)
+func (p *Pool) Load(ctx context.Context) error { return p.queue.reload(ctx) }
+
+func (q *queue) reload(ctx context.Context) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.load(ctx)
 }
 
-func (p *Pool) load(ctx context.Context) error {
-	p.forget()
-	p.takeUp()
-	for _, n := range p.promises.nodes {
-		p.promises.setRoom(n, p.clock())
+func (q *queue) load(ctx context.Context) error {
+	q.forget()
+	q.takeUp()
+	for _, n := range q.state.promises.nodes {
+		q.state.promises.setRoom(n, q.state.clock())
 	}
-	list, _, err := p.o.Store.List(ctx, onpath.KindReservation, "")
+	list, _, err := q.store.List(ctx, onpath.KindReservation, "")
 	if err != nil {
 		return err
 	}
-	err = p.read.records(ctx, ledger.Accounts, func(r onpath.Record, name string) error {
+	err = q.read.records(ctx, ledger.Accounts, func(r onpath.Record, name string) error {
 		b := &ledger.Book{Version: r.Version}
-		p.accounting.accounts[name] = b
+		q.state.accounting.accounts[name] = b
 		return json.Unmarshal(r.Value, &b.Account)
 	})
 	if err != nil {
 		return err
 	}
-	err = p.read.records(ctx, ledger.Prices, func(r onpath.Record, name string) error {
+	err = q.read.records(ctx, ledger.Prices, func(r onpath.Record, name string) error {
 		version, err := strconv.ParseInt(name, 10, 64)
 		if err != nil {
 			return err
 		}
-		p.accounting.lists[version], p.accounting.kept[version] = &onpath.PriceListSpec{}, true
-		return json.Unmarshal(r.Value, p.accounting.lists[version])
+		q.state.accounting.lists[version], q.state.accounting.kept[version] = &onpath.PriceListSpec{}, true
+		return json.Unmarshal(r.Value, q.state.accounting.lists[version])
 	})
 	if err != nil {
 		return err
 	}
-	err = p.read.records(ctx, nodePath, func(r onpath.Record, name string) error {
-		p.bumped[name] = r.Version
+	err = q.read.records(ctx, nodePath, func(r onpath.Record, name string) error {
+		q.bumped[name] = r.Version
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	if err := p.loadBilled(ctx); err != nil {
+	if err := q.loadBilled(ctx); err != nil {
 		return err
 	}
-	if err := p.loadFormer(ctx); err != nil {
+	if err := q.loadFormer(ctx); err != nil {
 		return err
 	}
 	paid := map[string][]payment{}
-	err = p.read.records(ctx, payments, func(r onpath.Record, name string) error {
+	err = q.read.records(ctx, payments, func(r onpath.Record, name string) error {
 		var list []payment
 		err := json.Unmarshal(r.Value, &list)
 		paid[name] = list
@@ -73,13 +75,13 @@ func (p *Pool) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.loadEntries(list, paid)
-	p.broken = false
+	q.loadEntries(list, paid)
+	q.state.broken = false
 	return nil
 }
 
 // loadEntries takes all reservations up.
-func (p *Pool) loadEntries(list []onpath.Object, paid map[string][]payment) {
+func (q *queue) loadEntries(list []onpath.Object, paid map[string][]payment) {
 	nodes := map[string]bool{}
 	for _, o := range list {
 		r := o.(*onpath.Reservation)
@@ -87,17 +89,17 @@ func (p *Pool) loadEntries(list []onpath.Object, paid map[string][]payment) {
 		e := &entry{obj: r, payments: paid[k.Tenant+"/"+k.Name], index: -1}
 		e.fillUnpaid()
 		for _, name := range nodesOf(r) {
-			if _, _, known := p.promises.cal.Room(name); !known { // not yet heard of
-				p.promises.cal.SetNode(name, r.Status.Cloudlet, onpath.Resources{}, false)
+			if _, _, known := q.state.promises.cal.Room(name); !known { // not yet heard of
+				q.state.promises.cal.SetNode(name, r.Status.Cloudlet, onpath.Resources{}, false)
 			}
 		}
-		p.rows.entries[k] = e
-		p.promises.bookPlaces(r)
-		p.plan(e)
+		q.state.rows.entries[k] = e
+		q.state.promises.bookPlaces(r)
+		q.plan(e)
 		note(nodes, nodesOf(r))
 	}
-	p.promise(sortedKeys(nodes))
-	p.publish()
+	q.promise(sortedKeys(nodes))
+	q.publish()
 }
 
 // records calls f for each record under a prefix, with the rest of its path.

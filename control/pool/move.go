@@ -225,95 +225,106 @@ func (p *Pool) Move(ctx context.Context, k onpath.Key, from, to string) (onpath.
 }
 
 func (p *Pool) tryMove(ctx context.Context, k onpath.Key, from, to string) (onpath.Quote, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.awaitKeys(k)
-	if p.broken {
-		return onpath.Quote{}, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its reservations")
-	}
-	if err := p.Held(); err != nil {
+	h, err := p.hold([]onpath.Key{k}, func(a admission) ([]*decision, error) {
+		d, err := a.moveInstance(k, from, to)
+		return []*decision{d}, err
+	})
+	if err != nil {
 		return onpath.Quote{}, err
 	}
-	p.takeUp()
-	now, e := p.clock(), p.rows.entries[k]
+	refused := p.askNodes(ctx, h.asks)
+	return h.decisions[0].quote, p.queue.commit(ctx, func(s *state) (joining, error) {
+		return joining{held: h.decisions}, s.stillHeld(h, refused)
+	})
+}
+
+// moveInstance has an instance of a reservation leave its node, and holds that.
+func (a admission) moveInstance(k onpath.Key, from, to string) (*decision, error) {
+	now, e := a.now, a.rows.entries[k]
 	if e == nil || !e.obj.Status.State.Live() {
-		return onpath.Quote{}, onpath.Errorf(onpath.CodeNotFound, "it does not run")
+		return nil, onpath.Errorf(onpath.CodeNotFound, "it does not run")
 	}
 	st := &e.obj.Status
 	i := slices.IndexFunc(st.Places, func(x onpath.ReservedPlace) bool { return x.Node == from && x.Leaving == "" })
 	if i < 0 {
-		return onpath.Quote{}, onpath.Errorf(onpath.CodeConflict, "it has no instance on node %s that does not move already", from)
-	}
-	m := mover{e: e, place: i}
-	if p.o.Use != nil {
-		m.use = p.o.Use(k)
+		return nil, onpath.Errorf(onpath.CodeConflict, "it has no instance on node %s that does not move already", from)
 	}
 	slots := booked(st.Slots, now, calendar.Forever, 1)
 	if to != "" {
-		if _, cl, _ := p.promises.cal.Room(to); cl != st.Cloudlet {
-			return onpath.Quote{}, onpath.Errorf(onpath.CodeInvalid,
+		if _, cl, _ := a.promises.cal.Room(to); cl != st.Cloudlet {
+			return nil, onpath.Errorf(onpath.CodeInvalid,
 				"cloudlet %s, where the reservation is, has no node %s", st.Cloudlet, to)
 		}
-		if !p.promises.cal.Fits(to, slots) {
-			at, lack := p.promises.cal.Lack(to, slots)
-			return onpath.Quote{}, onpath.Errorf(onpath.CodeNoCapacity, "node %s lacks %s at %s", to, parts(lack), text(at))
+		if !a.promises.cal.Fits(to, slots) {
+			at, lack := a.promises.cal.Lack(to, slots)
+			return nil, onpath.Errorf(onpath.CodeNoCapacity, "node %s lacks %s at %s", to, parts(lack), text(at))
 		}
 	}
-	d := p.admission().moveAway(m, from, now)
+	d := a.moveAway(mover{e: e, place: i, use: a.usedFor(k)}, from, now)
 	if d == nil {
-		return onpath.Quote{}, onpath.Errorf(onpath.CodeNoCapacity, "no other node of cloudlet %s has room for it", st.Cloudlet)
+		return nil, onpath.Errorf(onpath.CodeNoCapacity, "no other node of cloudlet %s has room for it", st.Cloudlet)
 	}
 	if to != "" && d.obj.Status.Places[i].Node != to {
-		p.promises.freePlaces(d.obj)
+		a.promises.freePlaces(d.obj)
 		d.obj.Status.Places[i].Node, d.asks = to, []string{to}
 		d.obj.Status.Steps = slices.Clone(st.Steps)
 		d.obj.Status.Step(st.State, now, fmt.Sprintf("moves from node %s to node %s", from, to))
 		d.quote = quoteOf(d, st.State)
-		p.promises.bookPlaces(d.obj)
+		a.promises.bookPlaces(d.obj)
 	}
-	if err := p.confirm(ctx, []*decision{d}); err != nil {
-		return onpath.Quote{}, err
-	}
-	return d.quote, p.commit(ctx, joining{held: []*decision{d}})
+	return d, nil
 }
 
 // finishMoves frees the places that instances have left before their time, and has the
 // growth that waits for them begin.
 func (p *Pool) finishMoves(ctx context.Context) {
-	now := p.clock()
-	for _, k := range sortedKeysOf(p.rows.leaving) {
-		e := p.rows.entries[k]
-		if e == nil || p.rows.pending[k] != nil || p.o.Use == nil {
-			continue
-		}
-		use := p.o.Use(k)
-		d := &decision{key: k, old: e, obj: copyOf(e.obj), pay: e.payments}
-		var grows []*decision
-		left := false
-		for i := range d.obj.Status.Places {
-			x := &d.obj.Status.Places[i]
-			if x.Leaving == "" || use.Nodes == nil || use.Nodes[x.Leaving] > 0 || use.Nodes[x.Node] == 0 {
-				continue
+	var leaving []onpath.Key
+	p.queue.look(func(s *state) { leaving = sortedKeysOf(s.rows.leaving) })
+	for _, k := range leaving {
+		err := p.queue.commit(ctx, func(s *state) (j joining, err error) {
+			if d := s.admission().leaveEarly(k); d != nil {
+				j.held = []*decision{d}
 			}
-			left = true
-			if e.obj.Status.Holds.Equal(x.LeavingUntil) {
-				d.advance(now)
-			}
-			grows = append(grows, p.admission().findWaiting(x.Leaving, x.LeavingUntil, k, now)...)
-			x.Leaving, x.LeavingUntil = "", time.Time{}
-		}
-		if !left {
-			continue
-		}
-		p.admission().holdDecision(d)
-		for _, g := range grows {
-			p.admission().holdDecision(g)
-		}
-		d.moved = grows
-		if err := p.commit(ctx, joining{held: []*decision{d}}); err != nil {
+			return j, nil
+		})
+		if err != nil {
 			p.log.Error("a move cannot be finished; it is tried on", "reservation", k, "err", err)
 		}
 	}
+}
+
+// leaveEarly frees the places of a reservation that its instances have left before their time,
+// and holds that; nil: none has.
+func (a admission) leaveEarly(k onpath.Key) *decision {
+	e, now := a.rows.entries[k], a.now
+	if e == nil || a.rows.pending[k] != nil || a.use == nil {
+		return nil
+	}
+	use := a.use(k)
+	d := &decision{key: k, old: e, obj: copyOf(e.obj), pay: e.payments}
+	var grows []*decision
+	left := false
+	for i := range d.obj.Status.Places {
+		x := &d.obj.Status.Places[i]
+		if x.Leaving == "" || use.Nodes == nil || use.Nodes[x.Leaving] > 0 || use.Nodes[x.Node] == 0 {
+			continue
+		}
+		left = true
+		if e.obj.Status.Holds.Equal(x.LeavingUntil) {
+			d.advance(now)
+		}
+		grows = append(grows, a.findWaiting(x.Leaving, x.LeavingUntil, k, now)...)
+		x.Leaving, x.LeavingUntil = "", time.Time{}
+	}
+	if !left {
+		return nil
+	}
+	a.holdDecision(d)
+	for _, g := range grows {
+		a.holdDecision(g)
+	}
+	d.moved = grows
+	return d
 }
 
 // findWaiting are the decisions that reservations on a node grow now, that would at a later

@@ -13,7 +13,7 @@ import (
 func TestNewsOnly(t *testing.T) {
 	f := setUp(t)
 	news := 0
-	f.o.Changed = func() { news++ }
+	f.queue.changed = func() { news++ }
 	var list []onpath.Key
 	for i := range 20 {
 		r := request(fmt.Sprint("later-", i), 24*time.Hour, 25*time.Hour, cores(0.1))

@@ -75,29 +75,51 @@ func (p *promises) silentTogether(n Node) bool {
 // tendOutages looks after the reservations on nodes that are not heard of, and those that
 // were interrupted.
 func (p *Pool) tendOutages(ctx context.Context) {
-	now, gone := p.clock(), false
-	for _, n := range p.promises.nodes {
-		gone = gone || n.Gone && p.promises.cal.Peak(n.Name, now, calendar.Forever) != (onpath.Resources{})
+	p.awaitAll(p.tendAll(ctx))
+}
+
+func (p *Pool) tendAll(ctx context.Context) (list []writing) {
+	var concerned []onpath.Key
+	p.queue.look(func(s *state) { concerned = sortedKeysOf(s.admission().findConcerned()) })
+	for _, k := range concerned {
+		w, err := p.write(ctx, func(s *state) (*decision, map[string]*ledger.Book, error) {
+			if e := s.rows.entries[k]; e != nil && s.rows.pending[k] == nil && e.obj.Status.State.Live() {
+				return s.admission().tendPlaces(e)
+			}
+			return nil, nil, nil
+		})
+		if err != nil {
+			p.log.Error("a reservation of a node that is gone cannot be changed; it is tried on", "reservation", k, "err", err)
+		} else if w.g != nil {
+			list = append(list, w)
+		}
 	}
-	if !gone && len(p.rows.lost) == 0 {
-		return
+	return list
+}
+
+// findConcerned are the reservations on nodes that are not heard of, and those that were
+// interrupted, but for those that are being changed.
+func (a admission) findConcerned() map[onpath.Key]*entry {
+	gone := false
+	for _, n := range a.promises.nodes {
+		gone = gone || n.Gone && a.promises.cal.Peak(n.Name, a.now, calendar.Forever) != (onpath.Resources{})
+	}
+	if !gone && len(a.rows.lost) == 0 {
+		return nil
 	}
 	concerned := map[onpath.Key]*entry{}
-	for k, e := range p.rows.entries {
-		if e.obj.Status.State.Live() && p.rows.pending[k] == nil && (p.rows.lost[k] || slices.ContainsFunc(e.obj.Status.Places,
-			func(x onpath.ReservedPlace) bool { return p.promises.nodes[x.Node].Gone })) {
+	for k, e := range a.rows.entries {
+		if e.obj.Status.State.Live() && a.rows.pending[k] == nil && (a.rows.lost[k] || slices.ContainsFunc(e.obj.Status.Places,
+			func(x onpath.ReservedPlace) bool { return a.promises.nodes[x.Node].Gone })) {
 			concerned[k] = e
 		}
 	}
-	for _, k := range sortedKeysOf(concerned) {
-		if err := p.tend(ctx, concerned[k], now); err != nil {
-			p.log.Error("a reservation of a node that is gone cannot be changed; it is tried on", "reservation", k, "err", err)
-		}
-	}
+	return concerned
 }
 
-// tend does what is due of one reservation, place by place.
-func (p *Pool) tend(ctx context.Context, e *entry, now time.Time) error {
+// tendPlaces does what is due of one reservation, place by place, and is held; nil: nothing.
+func (a admission) tendPlaces(e *entry) (*decision, map[string]*ledger.Book, error) {
+	now := a.now
 	d := &decision{key: onpath.KeyOf(e.obj), old: e, obj: copyOf(e.obj), pay: slices.Clone(e.payments)}
 	st := &d.obj.Status
 	begun := !st.Begin().After(now)
@@ -107,7 +129,7 @@ func (p *Pool) tend(ctx context.Context, e *entry, now time.Time) error {
 	var given []int // places that are given up
 	for i := range st.Places {
 		x := &st.Places[i]
-		n := p.promises.nodes[x.Node]
+		n := a.promises.nodes[x.Node]
 		lost := x.Lost
 		if lost.IsZero() && begun {
 			lost = latest(latest(n.Since, st.Begin()), x.Credited)
@@ -115,11 +137,11 @@ func (p *Pool) tend(ctx context.Context, e *entry, now time.Time) error {
 				lost = now // nobody knows the node
 			}
 		}
-		f := p.promises.fateOfPlace(x, begun, now)
+		f := a.promises.fateOfPlace(x, begun, now)
 		if f == moves || f == ends {
-			if to := p.promises.cal.Place(st.Cloudlet, slots, 1, false); to != nil {
+			if to := a.promises.cal.Place(st.Cloudlet, slots, 1, false); to != nil {
 				b := calendar.Booking{Node: to[0], Slots: slots}
-				p.promises.cal.Book(b)
+				a.promises.cal.Book(b)
 				tried = append(tried, b)
 				d.creditPlace(lost, now)
 				words = append(words, fmt.Sprintf("node %s is gone: moved to node %s", x.Node, to[0]))
@@ -144,27 +166,25 @@ func (p *Pool) tend(ctx context.Context, e *entry, now time.Time) error {
 		}
 	}
 	for _, b := range tried {
-		p.promises.cal.Free(b)
+		a.promises.cal.Free(b)
 	}
 	switch {
 	case len(given) == len(st.Places):
-		return p.fail(ctx, d, now, fmt.Sprintf("node %s is gone, and no other of cloudlet %s has room",
+		books, err := a.failWhole(d, fmt.Sprintf("node %s is gone, and no other of cloudlet %s has room",
 			st.Places[given[0]].Node, st.Cloudlet))
+		return d, books, err
 	case len(given) > 0:
-		words = append(words, p.admission().giveUpPlaces(d, given, now))
+		words = append(words, a.giveUpPlaces(d, given, now))
 	case len(words) == 0:
-		return nil
+		return nil, nil, nil
 	}
 	st.Step(stateOf(st, now), now, strings.Join(words, "; "))
-	books := map[string]*ledger.Book{}
-	if err := p.accounting.reckonAmounts(d, now); err != nil {
-		return err
+	books, err := a.accounting.payDecision(d, now)
+	if err != nil {
+		return nil, nil, err
 	}
-	if err := p.accounting.chargeDecision(books, d); err != nil {
-		return err
-	}
-	p.admission().holdDecision(d)
-	return p.settleUp(ctx, d, books)
+	a.holdDecision(d)
+	return d, books, nil
 }
 
 // stateOf is a live reservation's state by its time and its places.

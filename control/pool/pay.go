@@ -218,6 +218,15 @@ func (d *decision) due() (sum onpath.Money) {
 	return sum
 }
 
+// payDecision finds the amounts of a decision, and has its tenant's account pay.
+func (ac *accounting) payDecision(d *decision, now time.Time) (map[string]*ledger.Book, error) {
+	if err := ac.reckonAmounts(d, now); err != nil {
+		return nil, err
+	}
+	books := map[string]*ledger.Book{}
+	return books, ac.chargeDecision(books, d)
+}
+
 // chargeDecision enters the decision's postings into the tenant's account: what is given back
 // first.
 func (ac *accounting) chargeDecision(books map[string]*ledger.Book, d *decision) error {

@@ -8,12 +8,10 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/plan"
-	"github.com/onpath/onpath/plan/calendar"
 )
 
 // Options of a Pool.
@@ -52,28 +50,15 @@ const Soon = time.Minute
 // Pool is the scheduler. Make one with New, Load it, tell it of nodes by Observe, and Run
 // it.
 type Pool struct {
-	o   Options
-	log *slog.Logger
+	o     Options
+	log   *slog.Logger
+	queue *queue
+	board *board
+	watch watch
+	wake  chan struct{}
 
-	read      postingReader
-	priceList priceReader
-
-	mu         sync.Mutex // guards what follows
-	promises   promises
-	rows       rows
-	accounting accounting
-	watch      watch
-	bumped     map[string]int64 // versions of the nodes' records
-	broken     bool             // what was written last is not known: everything is read again
-	loads      int              // how often everything was read: decisions of before are void
-	wake       chan struct{}
-
-	// queue are the groups that wait; while writing, the first of them is being written.
-	queue   []*group
-	writing bool
-	settled []settling
-
-	board board // has its own lock
+	read      *postingReader
+	priceList *priceReader
 }
 
 // prices is a price list and its version; nil: all is free.
@@ -153,27 +138,15 @@ func New(o Options) *Pool {
 	if o.Tell == nil {
 		o.Tell = func(onpath.Key, string, string, bool) {}
 	}
-	p := &Pool{o: o, log: o.Log, read: postingReader{o.Store}, priceList: priceReader{store: o.Store}, promises: newPromises(),
-		accounting: accounting{log: o.Log, owners: owners{removed: map[string]string{}}}, wake: make(chan struct{}, 1), broken: true}
+	p := &Pool{o: o, log: o.Log, board: &board{}, wake: make(chan struct{}, 1),
+		read: &postingReader{o.Store}, priceList: &priceReader{store: o.Store}}
 	p.watch.boot = o.Boot
 	_ = p.watch.agree(o.Clock())
-	p.forget()
+	p.queue = &queue{store: o.Store, read: p.read, priceList: p.priceList, board: p.board, changed: o.Changed, wake: p.wake}
+	p.queue.state = state{promises: newPromises(), accounting: accounting{log: o.Log, owners: owners{removed: map[string]string{}}},
+		use: o.Use, clock: func() time.Time { return o.Clock().UTC().Round(0) }, broken: true}
+	p.queue.forget()
 	return p
-}
-
-// forget leaves what is read from the store empty.
-func (p *Pool) forget() {
-	p.promises.cal, p.promises.tenants = calendar.New(), calendar.New()
-	p.rows.clear()
-	p.accounting.clear()
-	p.bumped = map[string]int64{}
-	p.loads++
-	p.board.clear()
-}
-
-// admission decides by what is known now.
-func (p *Pool) admission() admission {
-	return admission{promises: &p.promises, rows: &p.rows, accounting: &p.accounting, use: p.o.Use, now: p.clock()}
 }
 
 // Running are the reservations that run or soon will, by key, for the planner. The map
@@ -184,42 +157,15 @@ func (p *Pool) Running() map[onpath.Key]*plan.Reserved { return p.board.runningN
 // instances outside of reservations.
 func (p *Pool) Promised() map[string]onpath.Resources { return p.board.promisedNow() }
 
-// promise notes the most that nodes have promised from now on.
-func (p *Pool) promise(nodes []string) {
-	now := p.o.Clock()
-	for _, name := range nodes {
-		p.board.notePromised(name, p.promises.cal.Peak(name, now, calendar.Forever))
-	}
-}
-
 // Exists reports whether a reservation is stored.
-func (p *Pool) Exists(k onpath.Key) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.rows.entries[k] != nil
+func (p *Pool) Exists(k onpath.Key) (is bool) {
+	p.queue.look(func(s *state) { is = s.rows.entries[k] != nil })
+	return is
 }
 
 // Observe tells of all nodes and cloudlets as they are now. It does not wait for
 // decisions that are being written.
 func (p *Pool) Observe(nodes []Node, cloudlets map[string]Cloudlet) {
 	p.board.observe(nodes, cloudlets)
-	p.poke()
+	p.queue.poke()
 }
-
-// takeUp takes up what was observed. Callers hold mu.
-func (p *Pool) takeUp() {
-	if nodes, cloudlets := p.board.takeObserved(); cloudlets != nil {
-		p.promise(p.promises.takeUp(nodes, cloudlets, p.clock()))
-	}
-}
-
-// poke has Run look at what is due.
-func (p *Pool) poke() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
-
-// clock is the time as it is written.
-func (p *Pool) clock() time.Time { return p.o.Clock().UTC().Round(0) }

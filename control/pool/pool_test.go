@@ -80,6 +80,11 @@ func (f *fixture) restart() *Pool {
 	return f.Pool
 }
 
+// through has the pool read and write by another store.
+func (f *fixture) through(s onpath.Store) {
+	f.queue.store, f.read.store, f.priceList.store = s, s, s
+}
+
 func (f *fixture) observe() {
 	var list []Node
 	for _, name := range sortedKeys(f.nodes) {
@@ -92,12 +97,12 @@ func (f *fixture) observe() {
 func (f *fixture) pass(d time.Duration) {
 	for until := f.now.Add(d); ; {
 		f.Tick(f.t.Context())
-		if len(f.rows.agenda) == 0 || f.rows.agenda[0].due.After(until) {
+		if len(f.queue.state.rows.agenda) == 0 || f.queue.state.rows.agenda[0].due.After(until) {
 			f.now = until
 			f.Tick(f.t.Context())
 			return
 		}
-		f.now = latest(f.now, f.rows.agenda[0].due)
+		f.now = latest(f.now, f.queue.state.rows.agenda[0].due)
 	}
 }
 
@@ -222,7 +227,7 @@ func TestLife(t *testing.T) {
 	if s := f.get("evening").Status; s.State != onpath.ReservationEnded || len(s.Steps) != 4 {
 		t.Errorf("it is %s: %v", s.State, s.Steps)
 	}
-	if len(f.Running()) != 0 || f.promises.cal.Peak("fra-1", start, start.Add(9*time.Hour)) != (onpath.Resources{}) {
+	if len(f.Running()) != 0 || f.queue.state.promises.cal.Peak("fra-1", start, start.Add(9*time.Hour)) != (onpath.Resources{}) {
 		t.Error("something of it is left")
 	}
 	f.balance(6_000_000)

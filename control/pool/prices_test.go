@@ -49,7 +49,7 @@ func TestPricesInForce(t *testing.T) {
 	if q := f.must(dear); q.Price != limit {
 		t.Errorf("by the list of before it is too dear; it costs %s", q.Price)
 	}
-	f.o.Store = &between{f.store, func() { f.prices(perCore(3)) }}
+	f.through(&between{f.store, func() { f.prices(perCore(3)) }})
 	if q := f.must(hour("meanwhile")); q.Price != 3*onpath.Millionths {
 		t.Errorf("it costs %s, and the list changed before it was written", q.Price)
 	}

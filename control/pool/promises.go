@@ -29,6 +29,9 @@ func newPromises() promises {
 		refused: map[string]time.Time{}, displaced: displaced{}, relief: newRelief()}
 }
 
+// clear leaves what is read from the store empty.
+func (p *promises) clear() { p.cal, p.tenants = calendar.New(), calendar.New() }
+
 // takeUp takes up what is known of nodes and cloudlets, and names the nodes that are new.
 func (p *promises) takeUp(nodes []Node, cloudlets map[string]Cloudlet, now time.Time) (fresh []string) {
 	p.cloudlets, p.near, p.orders, p.observed = cloudlets, nil, nil, true
@@ -82,10 +85,18 @@ func (p *promises) tryRefused(now time.Time) {
 	}
 }
 
-// requestOf is what a node is asked to confirm.
-func (p *promises) requestOf(node string, now time.Time) onpath.PromiseRequest {
-	n := p.nodes[node]
-	return onpath.PromiseRequest{Promised: p.cal.Peak(node, now, calendar.Forever).Add(n.Taken), Declared: n.Declared}
+// requestsOf is what nodes are asked to confirm that promise more by decisions than before.
+func (p *promises) requestsOf(held []*decision, now time.Time) map[string]onpath.PromiseRequest {
+	asks := map[string]onpath.PromiseRequest{}
+	for _, d := range held {
+		for _, x := range append([]*decision{d}, d.moved...) {
+			for _, name := range x.asks {
+				n := p.nodes[name]
+				asks[name] = onpath.PromiseRequest{Promised: p.cal.Peak(name, now, calendar.Forever).Add(n.Taken), Declared: n.Declared}
+			}
+		}
+	}
+	return asks
 }
 
 // refusal is how long a node that did not confirm is passed over.

@@ -104,7 +104,7 @@ func (s *sequence) random(name string) *onpath.Reservation {
 	r := request(name, 0, 0, onpath.Resources{})
 	r.Spec.Cloudlet = []string{"", "fra", "fra", "par"}[s.r.IntN(4)]
 	r.Spec.From = s.now.Add(time.Duration(s.r.IntN(4*3600)) * time.Second)
-	if old := s.rows.entries[onpath.KeyOf(r)]; old != nil && s.r.IntN(4) > 0 {
+	if old := s.queue.state.rows.entries[onpath.KeyOf(r)]; old != nil && s.r.IntN(4) > 0 {
 		r.Spec.From = old.obj.Spec.From
 		r.Spec.Cloudlet = old.obj.Status.Cloudlet
 	}
@@ -144,7 +144,7 @@ func (s *sequence) ask(r *onpath.Reservation) {
 }
 
 func (s *sequence) one() (k onpath.Key, ok bool) {
-	keys := sortedKeysOf(s.rows.entries)
+	keys := sortedKeysOf(s.queue.state.rows.entries)
 	if len(keys) == 0 {
 		return k, false
 	}
@@ -156,7 +156,7 @@ func (s *sequence) cancelOne() {
 	if !ok {
 		return
 	}
-	live := s.rows.entries[k].obj.Status.State.Live()
+	live := s.queue.state.rows.entries[k].obj.Status.State.Live()
 	_, err := s.Apply(s.t.Context(), nil, []onpath.Key{k}, false)
 	s.say("cancel %s: %v", k.Name, err)
 	if err == nil {
@@ -169,7 +169,7 @@ func (s *sequence) cancelOne() {
 
 func (s *sequence) moveOne() {
 	if k, ok := s.one(); ok {
-		x := s.rows.entries[k].obj.Status.Places
+		x := s.queue.state.rows.entries[k].obj.Status.Places
 		if len(x) > 0 {
 			_, err := s.Move(s.t.Context(), k, x[0].Node, "")
 			s.say("move %s from %s: %v", k.Name, x[0].Node, err)
@@ -274,8 +274,8 @@ func (s *sequence) held(r *onpath.Reservation) {
 func (s *sequence) state() string {
 	a, err := s.Account(s.t.Context(), onpath.DefaultTenant)
 	out := fmt.Sprintf("%+v %v\n", a, err)
-	for _, k := range sortedKeysOf(s.rows.entries) {
-		out += fmt.Sprintf("%s %+v\n", k.Name, s.rows.entries[k].obj.Status)
+	for _, k := range sortedKeysOf(s.queue.state.rows.entries) {
+		out += fmt.Sprintf("%s %+v\n", k.Name, s.queue.state.rows.entries[k].obj.Status)
 	}
 	return out
 }
@@ -283,8 +283,8 @@ func (s *sequence) state() string {
 // failedRightly: what failed since the last look had a node that was silent for FailAfter, by
 // itself: no cut of a cloudlet was under way.
 func (s *sequence) failedRightly() {
-	for _, k := range sortedKeysOf(s.rows.entries) {
-		st := &s.rows.entries[k].obj.Status
+	for _, k := range sortedKeysOf(s.queue.state.rows.entries) {
+		st := &s.queue.state.rows.entries[k].obj.Status
 		failed := st.State == onpath.ReservationFailed
 		was := s.failed[k.Name]
 		if s.failed[k.Name] = failed; !failed || was {
@@ -313,7 +313,7 @@ func (s *sequence) cutOff(n Node) bool {
 // check compares the pool with what its reservations add up to.
 func (s *sequence) check() {
 	for name, wanted := range s.accepted {
-		e := s.rows.entries[onpath.Key{Kind: onpath.KindReservation, Tenant: onpath.DefaultTenant, Name: name}]
+		e := s.queue.state.rows.entries[onpath.Key{Kind: onpath.KindReservation, Tenant: onpath.DefaultTenant, Name: name}]
 		switch {
 		case e == nil:
 			s.t.Errorf("reservation %s is gone", name)
@@ -326,7 +326,7 @@ func (s *sequence) check() {
 			s.t.Errorf("reservation %s is %s, and nobody asked for that", name, e.obj.Status.State)
 		}
 	}
-	for _, x := range s.rows.findMisbilled(latest(s.latest, s.now)) {
+	for _, x := range s.queue.state.rows.findMisbilled(latest(s.latest, s.now)) {
 		s.t.Error(x)
 	}
 	for name, n := range s.nodes {
@@ -336,7 +336,7 @@ func (s *sequence) check() {
 			if !room.Fits(sum) {
 				s.t.Errorf("node %s has promised %v at %s, and has %v", name, sum, at, room)
 			}
-			if got := s.promises.cal.Peak(name, at, at.Add(1)); got != sum {
+			if got := s.queue.state.promises.cal.Peak(name, at, at.Add(1)); got != sum {
 				s.t.Errorf("the calendar says that node %s has promised %v at %s; it is %v", name, got, at, sum)
 			}
 		}
@@ -349,7 +349,7 @@ func (s *sequence) check() {
 func (s *sequence) instants() []time.Time {
 	s.latest = latest(s.latest, s.now)
 	out := []time.Time{s.latest}
-	for _, e := range s.rows.entries {
+	for _, e := range s.queue.state.rows.entries {
 		for _, x := range e.obj.Status.Slots {
 			out = append(out, x.From, x.Until)
 		}
@@ -363,7 +363,7 @@ func (s *sequence) instants() []time.Time {
 }
 
 func (s *sequence) promisedAt(node string, at time.Time) (sum onpath.Resources) {
-	for _, e := range s.rows.entries {
+	for _, e := range s.queue.state.rows.entries {
 		st := &e.obj.Status
 		if !st.State.Live() {
 			continue

@@ -33,15 +33,27 @@ const (
 // promised, those that do not run yet. A node may have less by the operator's doing, or since the
 // planner placed instances outside of reservations while the pool promised the same room.
 func (p *Pool) relieve(ctx context.Context) {
-	for _, x := range p.nodesToRelieve() {
+	var list []relieving
+	p.queue.look(func(s *state) {
+		if !s.broken {
+			list = s.findOverfull(s.clock())
+		}
+	})
+	for _, x := range list {
 		stays := false
 		for _, k := range x.reservations {
-			if p.shallLeave(k, x.node) {
+			leaves := false
+			p.queue.look(func(s *state) { leaves = s.shallLeave(k, x.node, s.clock()) })
+			if leaves {
 				_, err := p.Move(ctx, k, x.node, "")
 				stays = stays || err != nil
 			}
 		}
-		p.relieved(x.node, stays)
+		p.queue.look(func(s *state) {
+			if message := s.promises.noteRelieved(x.node, stays, s.clock()); message != "" {
+				p.o.Tell(onpath.Key{Kind: onpath.KindNode, Name: x.node}, "Oversold", message, true)
+			}
+		})
 	}
 }
 
@@ -51,52 +63,46 @@ type relieving struct {
 	reservations []onpath.Key
 }
 
-func (p *Pool) nodesToRelieve() (list []relieving) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := p.clock()
-	for name, n := range p.promises.nodes {
-		r := &p.promises.relief
-		if !n.Drain && !r.look[name] && !r.over[name] || n.Gone || n.NoReport || p.broken || now.Before(r.after[name]) {
+// findOverfull are the nodes that reservations have to leave, and these.
+func (s *state) findOverfull(now time.Time) (list []relieving) {
+	p := &s.promises
+	r := &p.relief
+	for name, n := range p.nodes {
+		if !n.Drain && !r.look[name] && !r.over[name] || n.Gone || n.NoReport || now.Before(r.after[name]) {
 			continue
 		}
 		delete(r.look, name)
-		leaves := n.Drain && p.promises.cal.Peak(name, now, calendar.Forever) != (onpath.Resources{})
-		if leaves || r.over[name] || len(p.promises.findOversold(name, now)) > 0 {
+		leaves := n.Drain && p.cal.Peak(name, now, calendar.Forever) != (onpath.Resources{})
+		if leaves || r.over[name] || len(p.findOversold(name, now)) > 0 {
 			list = append(list, relieving{node: name})
 		}
 	}
 	slices.SortFunc(list, func(a, b relieving) int { return strings.Compare(a.node, b.node) })
 	for i := range list {
-		list[i].reservations = p.rows.reservedOn(list[i].node)
+		list[i].reservations = s.rows.reservedOn(list[i].node)
 	}
 	return list
 }
 
 // shallLeave reports whether an instance of a reservation is to leave a node.
-func (p *Pool) shallLeave(k onpath.Key, node string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	e, now := p.rows.entries[k], p.clock()
-	if e == nil || p.promises.nodes[node].Drain {
+func (s *state) shallLeave(k onpath.Key, node string, now time.Time) bool {
+	e := s.rows.entries[k]
+	if e == nil || s.promises.nodes[node].Drain {
 		return e != nil
 	}
 	st := &e.obj.Status
 	return (st.Begin().After(now) || now.Sub(confirmedAt(st)) < justConfirmed) &&
-		slices.ContainsFunc(p.promises.findOversold(node, now), func(at time.Time) bool { return st.At(at) != nil })
+		slices.ContainsFunc(s.promises.findOversold(node, now), func(at time.Time) bool { return st.At(at) != nil })
 }
 
-// relieved notes how it went, and tells of a node that has less than it has promised once.
-func (p *Pool) relieved(node string, stays bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	r, now := &p.promises.relief, p.clock()
-	at := p.promises.findOversold(node, now)
-	over := len(at) > 0 && !p.promises.nodes[node].Drain
+// noteRelieved notes how it went, and says once of a node that it has less than it has promised.
+func (p *promises) noteRelieved(node string, stays bool, now time.Time) (message string) {
+	r := &p.relief
+	at := p.findOversold(node, now)
+	over := len(at) > 0 && !p.nodes[node].Drain
 	if over && !r.over[node] {
-		p.o.Tell(onpath.Key{Kind: onpath.KindNode, Name: node}, "Oversold", fmt.Sprintf("from %s on it has promised more to "+
-			"reservations than it has; give back what it had (capacity, operatorShare, room that instances outside of reservations "+
-			"take), or move some of it: onpath move INSTANCE", text(at[0])), true)
+		message = fmt.Sprintf("from %s on it has promised more to reservations than it has; give back what it had (capacity, "+
+			"operatorShare, room that instances outside of reservations take), or move some of it: onpath move INSTANCE", text(at[0]))
 	}
 	if delete(r.over, node); over {
 		r.over[node] = true
@@ -104,6 +110,7 @@ func (p *Pool) relieved(node string, stays bool) {
 	if delete(r.after, node); over || stays {
 		r.after[node] = now.Add(relieveAgain)
 	}
+	return message
 }
 
 // findOversold are the instants from which on a node has less than it has promised.
@@ -131,8 +138,7 @@ func confirmedAt(st *onpath.ReservationStatus) (at time.Time) {
 }
 
 // PromisedTo are the live reservations with instances on a node.
-func (p *Pool) PromisedTo(node string) []onpath.Key {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Compact(p.rows.reservedOn(node))
+func (p *Pool) PromisedTo(node string) (list []onpath.Key) {
+	p.queue.look(func(s *state) { list = slices.Compact(s.rows.reservedOn(node)) })
+	return list
 }

@@ -75,3 +75,13 @@ func (r *rows) ofTenant(tenant string, live bool) (out []onpath.Key) {
 func (r *rows) isOvertaken(d *decision) bool {
 	return r.entries[d.key] != d.old || r.pending[d.key] != nil || slices.ContainsFunc(d.moved, r.isOvertaken)
 }
+
+// pendingOf is a group that changes one of some reservations; nil: none does.
+func (r *rows) pendingOf(keys []onpath.Key) *group {
+	for _, k := range keys {
+		if g := r.pending[k]; g != nil {
+			return g
+		}
+	}
+	return nil
+}

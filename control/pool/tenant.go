@@ -48,10 +48,9 @@ func (p *promises) reservedBy(tenant string, now time.Time) onpath.Resources {
 }
 
 // Reserved is the most that a tenant has reserved at an instant from now on.
-func (p *Pool) Reserved(tenant string) onpath.Resources {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.promises.reservedBy(tenant, p.clock())
+func (p *Pool) Reserved(tenant string) (most onpath.Resources) {
+	p.queue.look(func(s *state) { most = s.promises.reservedBy(tenant, s.clock()) })
+	return most
 }
 
 // decideWithinQuotas has something decided that grows no tenant over its quota.
@@ -133,29 +132,27 @@ func (o owners) account(tenant string, at time.Time) string {
 // now is the name of the account of the tenant that has a name now.
 func (o owners) now(tenant string) string { return o.account(tenant, time.Time{}) }
 
-// accountNow is owners.now for who does not hold mu.
-func (p *Pool) accountNow(tenant string) string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.accounting.owners.now(tenant)
+// accountNow is the name of the account of the tenant that has a name now.
+func (p *Pool) accountNow(tenant string) (name string) {
+	p.queue.look(func(s *state) { name = s.accounting.owners.now(tenant) })
+	return name
 }
 
 // CheckRemoval refuses to let a tenant go that has live reservations or money.
-func (p *Pool) CheckRemoval(tenant string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.check(tenant)
+func (p *Pool) CheckRemoval(tenant string) (err error) {
+	if err := p.Held(); err != nil {
+		return about(onpath.Key{Kind: onpath.KindTenant, Name: tenant}, err)
+	}
+	p.queue.look(func(s *state) { err = s.mayRemove(tenant) })
+	return err
 }
 
-func (p *Pool) check(tenant string) error {
+func (s *state) mayRemove(tenant string) error {
 	k := onpath.Key{Kind: onpath.KindTenant, Name: tenant}
-	if p.broken {
-		return about(k, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its reservations"))
-	}
-	if err := p.Held(); err != nil {
+	if err := s.ready(); err != nil {
 		return about(k, err)
 	}
-	if live := p.rows.ofTenant(tenant, true); len(live) > 0 {
+	if live := s.rows.ofTenant(tenant, true); len(live) > 0 {
 		var names []string
 		for _, x := range live {
 			names = append(names, x.String())
@@ -164,7 +161,7 @@ func (p *Pool) check(tenant string) error {
 		e.Remedy = "cancel them first (onpath delete reservation), which gives back what is paid for the rest of their time"
 		return about(k, e)
 	}
-	switch balance := p.accounting.findAccount(p.accounting.owners.now(tenant)).Balance; {
+	switch balance := s.accounting.findAccount(s.accounting.owners.now(tenant)).Balance; {
 	case balance > 0:
 		e := onpath.Errorf(onpath.CodeInvalid, "its account has %s", balance)
 		e.Remedy = fmt.Sprintf("pay it out first: onpath account payout %s %s --reference TRANSFER", tenant, balance)
@@ -182,46 +179,72 @@ func (p *Pool) check(tenant string) error {
 // account is closed by the records that are to be written with the removal, and nothing is
 // admitted for it until done is told by which revision; 0: nobody knows that it is written.
 func (p *Pool) RemoveTenant(ctx context.Context, t *onpath.Tenant) (records []onpath.Record, done func(revision int64), err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	name := t.Metadata.Name
-	for n := len(p.queue); n > 0; n = len(p.queue) { // nothing of it is under way
-		_ = p.await(p.queue[n-1])
-	}
-	if err := p.check(name); err != nil {
+	if err := p.CheckRemoval(name); err != nil {
 		return nil, nil, err
 	}
-	was := p.accounting.owners.removed[name]
-	p.accounting.owners.removed[name] = t.Metadata.UID
-	now := p.clock()
-	done = func(revision int64) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if revision == 0 { // all is read again
-			p.accounting.owners.removed[name], p.broken = was, true
-			p.poke()
-			return
-		}
-		if b := p.accounting.accounts[p.accounting.owners.now(name)]; b != nil {
-			b.Version = revision
-		}
-		p.accounting.owners.former[name] = append(p.accounting.owners.former[name], now)
+	var r removal
+	p.queue.lookIdle(func(s *state) { r, err = s.beginRemoval(t) })
+	if err != nil {
+		return nil, nil, err
 	}
-	for part := range slices.Chunk(p.rows.ofTenant(name, false), atOnce) {
-		held, err := p.admission().decideAll(nil, part)
+	for part := range slices.Chunk(r.over, atOnce) {
+		err = p.queue.commit(ctx, func(s *state) (joining, error) {
+			held, err := s.admission().decideAll(nil, part)
+			return joining{held: held}, err
+		})
+		if err != nil {
+			break
+		}
+	}
+	p.queue.look(func(s *state) {
 		if err == nil {
-			err = p.commit(ctx, joining{held: held})
+			records, err = s.accounting.closingRecords(name, r.at)
 		}
 		if err != nil {
-			p.accounting.owners.removed[name] = was
-			return nil, nil, err
+			s.accounting.owners.removed[name] = r.was
 		}
+	})
+	return records, func(revision int64) {
+		p.queue.look(func(s *state) { s.endRemoval(name, r, revision) })
+		p.queue.poke()
+	}, err
+}
+
+// removal is what is known of a tenant that is being removed.
+type removal struct {
+	at   time.Time
+	was  string       // the UID of the one of that name that was removed before
+	over []onpath.Key // its reservations
+}
+
+// beginRemoval has nothing be admitted for a tenant any more.
+func (s *state) beginRemoval(t *onpath.Tenant) (r removal, err error) {
+	name := t.Metadata.Name
+	if err := s.mayRemove(name); err != nil {
+		return r, err
 	}
-	records, err = p.accounting.closingRecords(name, now)
-	if err != nil {
-		p.accounting.owners.removed[name] = was
+	r = removal{at: s.clock(), was: s.accounting.owners.removed[name], over: s.rows.ofTenant(name, false)}
+	s.accounting.owners.removed[name] = t.Metadata.UID
+	return r, nil
+}
+
+// endRemoval takes up by which revision a tenant was removed; 0: nobody knows, and all is read
+// again.
+func (s *state) endRemoval(tenant string, r removal, revision int64) {
+	if revision == 0 {
+		s.accounting.owners.removed[tenant], s.broken = r.was, true
+		return
 	}
-	return records, done, err
+	s.accounting.endTenant(tenant, r.at, revision)
+}
+
+// endTenant notes that the tenant of a name is gone, and by which revision its account is closed.
+func (ac *accounting) endTenant(name string, at time.Time, revision int64) {
+	if b := ac.accounts[ac.owners.now(name)]; b != nil {
+		b.Version = revision
+	}
+	ac.owners.former[name] = append(ac.owners.former[name], at)
 }
 
 // closingRecords are the records that close a tenant's account. That of the account itself is
@@ -241,11 +264,11 @@ func (ac *accounting) closingRecords(tenant string, now time.Time) ([]onpath.Rec
 }
 
 // loadFormer reads when tenants were deleted.
-func (p *Pool) loadFormer(ctx context.Context) error {
-	return p.read.records(ctx, tenantsFormer, func(r onpath.Record, name string) error {
+func (q *queue) loadFormer(ctx context.Context) error {
+	return q.read.records(ctx, tenantsFormer, func(r onpath.Record, name string) error {
 		var list []time.Time
 		err := json.Unmarshal(r.Value, &list)
-		p.accounting.owners.former[name] = list
+		q.state.accounting.owners.former[name] = list
 		return err
 	})
 }

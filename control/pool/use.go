@@ -47,18 +47,23 @@ func (p *Pool) Bill(ctx context.Context, node string, meters []onpath.Meter, pla
 	if err != nil {
 		return nil, err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.broken {
-		return nil, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its accounts")
-	}
 	if err := p.Held(); err != nil {
 		return nil, err
 	}
-	p.accounting.usePrices(list)
-	meters, gone = p.accounting.believedMeters(node, meters, placed)
+	p.queue.look(func(s *state) {
+		if err = s.ready(); err == nil {
+			meters, gone = s.accounting.believedMeters(node, meters, placed)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
 	for part := range slices.Chunk(meters, atOnce) {
-		if err := p.bill(ctx, node, part); err != nil {
+		err := p.queue.commit(ctx, func(s *state) (joining, error) {
+			s.accounting.usePrices(list)
+			return s.accounting.billMeters(node, part, s.clock())
+		})
+		if err != nil {
 			return gone, err
 		}
 		for _, m := range part {
@@ -98,44 +103,44 @@ func (ac *accounting) believedMeters(node string, meters []onpath.Meter, placed 
 	return out, others
 }
 
-func (p *Pool) bill(ctx context.Context, node string, meters []onpath.Meter) error {
-	now := p.clock()
+// billMeters is what is written to bill what instances used.
+func (ac *accounting) billMeters(node string, meters []onpath.Meter, now time.Time) (j joining, err error) {
 	books, next := map[string]*ledger.Book{}, map[string]billed{}
 	for _, m := range meters {
-		was := p.accounting.billed[m.UID]
+		was := ac.billed[m.UID]
 		if was.CPU == m.CPU && was.Bytes == m.Bytes && was.Of.Node == node {
 			continue
 		}
 		of := Placed{Node: node, Tenant: m.Tenant, Instance: m.Instance, Reservation: m.Reservation, Created: m.Began}
 		next[m.UID] = billed{At: now, CPU: max(m.CPU, 0), Bytes: m.Bytes, Of: of, version: was.version}
-		if p.accounting.prices.spec == nil || m.CPU < was.CPU || m.Bytes < was.Bytes { // a node made anew begins anew
+		if ac.prices.spec == nil || m.CPU < was.CPU || m.Bytes < was.Bytes { // a node made anew begins anew
 			continue
 		}
-		name := p.accounting.owners.account(m.Tenant, m.Began) // of the tenant that had it, though another has the name now
+		name := ac.owners.account(m.Tenant, m.Began) // of the tenant that had it, though another has the name now
 		if books[name] == nil {
-			books[name] = p.accounting.openBook(name)
+			books[name] = ac.openBook(name)
 		}
-		if err := p.accounting.chargeUse(books[name], &m, was, now); err != nil { // others' use is billed all the same
-			p.log.Error("what an instance used is not billed", "tenant", m.Tenant, "instance", m.Instance, "err", err)
+		if err := ac.chargeUse(books[name], &m, was, now); err != nil { // others' use is billed all the same
+			ac.log.Error("what an instance used is not billed", "tenant", m.Tenant, "instance", m.Instance, "err", err)
 		}
 	}
 	if len(next) == 0 {
-		return nil
+		return j, nil
 	}
-	j := joining{books: books, priced: len(books) > 0, list: p.accounting.prices.version, written: func(revision int64) {
+	j = joining{books: books, priced: len(books) > 0, list: ac.prices.version, written: func(revision int64) {
 		for uid, x := range next {
 			x.version = revision
-			p.accounting.billed[uid] = x
+			ac.billed[uid] = x
 		}
 	}}
 	for _, uid := range sortedKeys(next) {
 		v, err := json.Marshal(next[uid])
 		if err != nil {
-			return err
+			return j, err
 		}
 		j.records = append(j.records, onpath.Record{Path: meterPath + uid, Value: v, Version: next[uid].version})
 	}
-	return p.commit(ctx, j)
+	return j, nil
 }
 
 func (ac *accounting) chargeUse(b *ledger.Book, m *onpath.Meter, was billed, now time.Time) error {
@@ -170,33 +175,37 @@ func plausible(x *onpath.Posting) bool {
 
 // Forget drops how far instances of a node are billed that it has forgotten.
 func (p *Pool) Forget(ctx context.Context, node string, uids []string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	uids = slices.DeleteFunc(slices.Clone(uids), func(uid string) bool { return p.accounting.billed[uid].Of.Node != node })
 	for part := range slices.Chunk(uids, atOnce) {
-		j := joining{written: func(int64) {
-			for _, uid := range part {
-				delete(p.accounting.billed, uid)
-			}
-		}}
-		for _, uid := range part {
-			if p.accounting.billed[uid].version != 0 {
-				j.records = append(j.records, onpath.Record{Path: meterPath + uid, Version: onpath.AnyVersion, Delete: true})
-			}
-		}
-		if err := p.commit(ctx, j); err != nil {
+		err := p.queue.commit(ctx, func(s *state) (joining, error) { return s.accounting.forgetMeters(node, part), nil })
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// forgetMeters is what is written to forget how far meters of a node are paid for.
+func (ac *accounting) forgetMeters(node string, uids []string) (j joining) {
+	uids = slices.DeleteFunc(slices.Clone(uids), func(uid string) bool { return ac.billed[uid].Of.Node != node })
+	j.written = func(int64) {
+		for _, uid := range uids {
+			delete(ac.billed, uid)
+		}
+	}
+	for _, uid := range uids {
+		if ac.billed[uid].version != 0 {
+			j.records = append(j.records, onpath.Record{Path: meterPath + uid, Version: onpath.AnyVersion, Delete: true})
+		}
+	}
+	return j
+}
+
 // loadBilled reads how far meters are paid for.
-func (p *Pool) loadBilled(ctx context.Context) error {
-	return p.read.records(ctx, meterPath, func(r onpath.Record, uid string) error {
+func (q *queue) loadBilled(ctx context.Context) error {
+	return q.read.records(ctx, meterPath, func(r onpath.Record, uid string) error {
 		x := billed{version: r.Version}
 		err := json.Unmarshal(r.Value, &x)
-		p.accounting.billed[uid] = x
+		q.state.accounting.billed[uid] = x
 		return err
 	})
 }

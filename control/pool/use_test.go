@@ -43,8 +43,8 @@ func TestUse(t *testing.T) {
 	}
 	f.Tick(t.Context()) // reads again
 	f.balance(5_000_000)
-	if err := f.Forget(t.Context(), "fra-1", []string{"u1"}); err != nil || len(f.accounting.billed) != 0 {
-		t.Errorf("%v is kept: %v", f.accounting.billed, err)
+	if err := f.Forget(t.Context(), "fra-1", []string{"u1"}); err != nil || len(f.queue.state.accounting.billed) != 0 {
+		t.Errorf("%v is kept: %v", f.queue.state.accounting.billed, err)
 	}
 	inv, err := f.Invoice(t.Context(), "default", "2026-11")
 	if err != nil || len(inv.Lines) != 1 {

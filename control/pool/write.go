@@ -2,10 +2,8 @@ package pool
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -75,45 +73,6 @@ func flat(held []*decision) (out []*decision) {
 	return out
 }
 
-// batch is what a group writes. A record of each node and account that a decision depends
-// on is written with the version that was read: whoever decided from the same state at
-// the same time is refused.
-func (p *Pool) batch(g *group) (onpath.Batch, error) {
-	b := onpath.Batch{Request: rand.Text(), Records: slices.Clone(g.records)}
-	if g.priced {
-		b.Guards = []onpath.Guard{{Key: priceList, Version: g.list}}
-	}
-	bump := map[string]bool{}
-	for _, d := range flat(g.held) {
-		version := int64(0)
-		if d.old != nil {
-			version = d.old.obj.Metadata.Version
-		}
-		if d.gone {
-			b.Changes = append(b.Changes, onpath.Change{Key: d.key, Version: version})
-			b.Records = append(b.Records, onpath.Record{Path: paymentPath(d.key), Version: onpath.AnyVersion, Delete: true})
-			continue
-		}
-		b.Changes = append(b.Changes, onpath.Change{Key: d.key, Object: d.obj, Version: version})
-		pay, err := json.Marshal(d.pay)
-		if err != nil {
-			return b, err
-		}
-		b.Records = append(b.Records, onpath.Record{Path: paymentPath(d.key), Value: pay, Version: onpath.AnyVersion,
-			Delete: len(d.pay) == 0})
-		for _, name := range nodesOf(d.obj) {
-			bump[name] = true
-		}
-	}
-	if err := p.accounting.bookRecords(g, &b); err != nil {
-		return b, err
-	}
-	for _, name := range sortedKeys(bump) {
-		b.Records = append(b.Records, onpath.Record{Path: nodePath + name, Version: p.bumped[name]})
-	}
-	return b, nil
-}
-
 // bookRecords adds a group's postings, and the price lists by which they were found.
 func (ac *accounting) bookRecords(g *group, b *onpath.Batch) error {
 	lists := map[int64]bool{}
@@ -165,11 +124,11 @@ func paymentPath(k onpath.Key) string { return payments + k.Tenant + "/" + k.Nam
 
 // write tries on as long as it is not known what became of a batch, and not for long.
 // unsure: that stays unknown, or somebody else wrote.
-func (p *Pool) write(ctx context.Context, b onpath.Batch) (w onpath.Written, unsure bool, err error) {
+func (q *queue) write(ctx context.Context, b onpath.Batch) (w onpath.Written, unsure bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	for {
-		w, err := p.o.Store.Write(ctx, b)
+		w, err := q.store.Write(ctx, b)
 		switch onpath.CodeOf(err) {
 		case "":
 			return w, false, nil
@@ -178,7 +137,7 @@ func (p *Pool) write(ctx context.Context, b onpath.Batch) (w onpath.Written, uns
 		case onpath.CodeConflict:
 			var e *onpath.Error
 			if errors.As(err, &e) && e.Object == priceList.String() { // another list: nothing is written
-				p.priceList.last.Store(nil)
+				q.priceList.last.Store(nil)
 				return w, false, errAgain
 			}
 			return w, true, onpath.Errorf(onpath.CodeUnavailable, "somebody else changed what was decided on; try again: %w", err)
