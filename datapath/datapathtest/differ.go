@@ -212,12 +212,17 @@ func (d *differ) addFunctions(l *layout, keep, alone *instance) {
 	d.generator.renew()
 }
 
-// change closes, drains or opens some instances.
+// change closes, drains or opens some instances. A function that was not up is up again: XDP
+// carries what meets functions alone, and must carry enough to be compared.
 func (d *differ) change() {
 	states := []onpath.VportState{onpath.VportUp, onpath.VportUp, onpath.VportClosed, onpath.VportDraining}
 	for _, i := range d.layout.instances {
+		rested := i.inline != nil && (i.state == onpath.VportClosed || i.state == onpath.VportDraining)
 		if !i.mirror && d.generator.one(3) {
 			i.state = states[d.generator.IntN(len(states))]
+		}
+		if rested {
+			i.state = onpath.VportUp
 		}
 	}
 	d.compareCounters()
