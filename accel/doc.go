@@ -11,4 +11,7 @@
 // The next leg is opened when the client's SYN arrives, and not when its connection is
 // complete: Intercept watches the SYNs, and a leg between relays carries its header in its
 // own SYN (TCP fast open, RFC 7413).
+//
+// Where clients wait for their origin, or places are scarce, the kernel answers no SYN by itself:
+// the listener drops what does not come by lo, and a SYN comes by lo once it may be answered.
 package accel

@@ -37,6 +37,7 @@ spec:
   - {address: 10.9.0.2, port: %d}
   - {address: 10.9.0.99, port: 80}
   between: [gw1]
+  syn: %s
 `
 
 // echoOrRest echoes what comes, urgent bytes in their place, or rests and then echoes.
@@ -80,7 +81,7 @@ func TestRelayAtItsLimit(t *testing.T) {
 		_, _ = testbed.Exec(context.Background(), "gw1", "ip", "route", "del", "10.3.0.2/32")
 	})
 	const closedPort = 4
-	apply(ctx, t, fmt.Sprintf(limitYAML, s.port, closedPort))
+	apply(ctx, t, fmt.Sprintf(limitYAML, s.port, closedPort, "answer"))
 	active(ctx, t, "limit-gw1")
 	dial := func(from string, host string, port int) (*net.TCPConn, error) {
 		var c net.Conn
@@ -220,6 +221,20 @@ func TestRelayAtItsLimit(t *testing.T) {
 			t.Errorf("of %s:%d, which does not answer, the client is told %v after %s", to.host, to.port, err, took)
 		}
 		c.Close()
+	}
+	apply(ctx, t, fmt.Sprintf(limitYAML, s.port, closedPort, "wait"))
+	if err := testbed.WaitFor(ctx, "a closed port looks closed", 10*time.Second, func() (bool, error) {
+		_, err := dial(other, "10.9.0.2", closedPort)
+		return errors.Is(err, syscall.ECONNREFUSED), nil
+	}); err != nil {
+		t.Error(err)
+	}
+	if c, err := dial(other, "10.9.0.99", 80); err == nil {
+		c.Close()
+		t.Error("with syn: wait, an address that nobody has takes a connection")
+	}
+	if err := urgentEcho(open, other); err != nil {
+		t.Errorf("urgent data where clients wait: %v", err)
 	}
 	rests.Wait()
 	if err := pingPong(old, make([]byte, 1)); err != nil {
