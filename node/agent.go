@@ -20,6 +20,7 @@ import (
 	"github.com/onpath/onpath/node/machine"
 	"github.com/onpath/onpath/node/notify"
 	"github.com/onpath/onpath/node/peers"
+	"github.com/onpath/onpath/node/punt"
 	"github.com/onpath/onpath/node/wiring"
 )
 
@@ -105,8 +106,7 @@ type Agent struct {
 	prepared map[string]bool // functions that are being made ready or are, by hash
 	leases   *leases
 	signal   *signaller
-	punts    *punts
-	room     keptRoom
+	punts    *punt.Port
 
 	wirer   wiring.Wirer
 	started time.Time
@@ -185,7 +185,7 @@ func New(o Options) (*Agent, error) {
 	a.machine = machine.New(a.part, a.apply.Rounds, machine.Options{Spec: o.Spec, SetForwarding: o.SetForwarding})
 	a.exempt = machine.NewExempt(a.part, a.apply.Rounds, a.machine, a.up)
 	a.leases, a.signal = &leases{a: a, changed: make(chan struct{}, 1), told: newSparing()}, newSignaller(a)
-	a.punts, a.room.of = newPunts(), map[string]int{}
+	a.punts = punt.New()
 	a.applyTime = newApplyTime()
 	a.meters.file, a.meters.all = meterFile(a.part.Dir), map[string]*meter{}
 	return a, nil
@@ -261,7 +261,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.part.Go(a.meterLoop)
 	a.part.Go(a.leases.watch)
 	a.part.Go(a.signal.run)
-	a.part.Go(func(ctx context.Context) { a.punts.run(ctx, a.opt.Datapath) })
+	a.part.Go(func(ctx context.Context) { a.punts.Run(ctx, a.opt.Datapath) })
 	a.faults.Resume()
 	a.part.Go(a.reportLoop)
 	a.awaitWiring(ctx)

@@ -2,15 +2,9 @@ package node
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"maps"
-	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/internal/packet"
 	"github.com/onpath/onpath/node/base"
 	"github.com/onpath/onpath/node/wiring"
 )
@@ -25,65 +19,6 @@ var (
 	waking    = cause{"Waking", "its first packet has come; it starts"}
 )
 
-// mostKept bounds what is kept for all sleeping instances of a node, bytes.
-const mostKept = 64 << 20
-
-// keptRoom is what is kept for all instances. A tenant may have as much of it as is left free,
-// so that there is always some for another one.
-type keptRoom struct {
-	mu  sync.Mutex
-	all int
-	of  map[string]int // by tenant
-}
-
-// take adds bytes, or takes them away, unless a tenant would have too much.
-func (r *keptRoom) take(tenant string, n int) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if n > 0 && r.of[tenant]+n > mostKept-r.all-n {
-		return false
-	}
-	r.all += n
-	if r.of[tenant] += n; r.of[tenant] == 0 {
-		delete(r.of, tenant)
-	}
-	return true
-}
-
-// kept is what came for an instance since it fell asleep.
-type kept struct {
-	come   chan struct{} // something is here
-	room   *keptRoom
-	tenant string
-	lost   func(onpath.VportID) // is told of each packet that the instance will not get
-
-	mu     sync.Mutex
-	limit  int // bytes; 0: nothing is kept
-	size   int
-	frames []keptFrame
-	// inlets are open from when the instance is ready: what still comes goes in at once.
-	inlets map[onpath.VportID]onpath.Inlet
-}
-
-type keptFrame struct {
-	vport onpath.VportID
-	frame []byte
-	about onpath.Tuple
-	at    time.Time
-}
-
-// first is the packet that came first, in words, and when it came.
-func (k *kept) first() (words string, at time.Time) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if len(k.frames) == 0 {
-		return "gone", time.Now()
-	}
-	t := k.frames[0].about
-	from, to := netip.AddrPortFrom(t.Src, t.SrcPort), netip.AddrPortFrom(t.Dst, t.DstPort)
-	return fmt.Sprintf("protocol %d, %s to %s", t.Protocol, from, to), k.frames[0].at
-}
-
 // wake is how an instance woke: when its first packet came, its program began, it was ready.
 type wake struct{ packet, program, ready time.Time }
 
@@ -95,106 +30,6 @@ func (w wake) tell(in *instance) {
 	}
 }
 
-// begin keeps what comes from now on, up to a limit.
-func (k *kept) begin(limit onpath.Size) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.shut()
-	k.limit = int(limit)
-	if len(k.frames) == 0 {
-		select {
-		case <-k.come:
-		default:
-		}
-	}
-}
-
-// shut closes the inlets. Callers hold mu.
-func (k *kept) shut() {
-	for _, in := range k.inlets {
-		_ = in.Close()
-	}
-	k.inlets = nil
-}
-
-// add keeps a packet, or lets it in if the instance is ready.
-func (k *kept) add(p onpath.Punted) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if in := k.inlets[p.Vport]; in != nil {
-		if in.Deliver(p.Frame) != nil { // its device may go
-			k.lost(p.Vport)
-		}
-		return
-	}
-	n := len(p.Frame) + onpath.HeldOverhead
-	if k.size+n > k.limit || !k.room.take(k.tenant, n) {
-		k.lost(p.Vport)
-		return
-	}
-	k.size += n
-	k.frames = append(k.frames, keptFrame{p.Vport, append([]byte(nil), p.Frame...), packet.Parse(p.Packet).Tuple, time.Now()})
-	base.Kick(k.come)
-}
-
-// letIn delivers all that is kept, and from then on what still comes; then nothing more comes.
-func (k *kept) letIn(open func(onpath.VportID) (onpath.Inlet, error), vports []onpath.VportID) error {
-	inlets, err := k.deliver(open, vports)
-	for _, in := range inlets { // has add called
-		err = errors.Join(err, in.Open())
-	}
-	return err
-}
-
-// deliver is letIn but for its end.
-func (k *kept) deliver(open func(onpath.VportID) (onpath.Inlet, error), vports []onpath.VportID) (map[onpath.VportID]onpath.Inlet, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.limit == 0 {
-		return nil, nil
-	}
-	k.inlets = map[onpath.VportID]onpath.Inlet{}
-	var first error
-	for _, v := range vports {
-		in, err := open(v)
-		if err == nil {
-			k.inlets[v] = in
-		} else if first == nil {
-			first = err
-		}
-	}
-	for _, f := range k.frames {
-		in := k.inlets[f.vport]
-		if in == nil {
-			k.lost(f.vport)
-		} else if err := in.Deliver(f.frame); err != nil {
-			k.lost(f.vport)
-			if first == nil {
-				first = err
-			}
-		}
-	}
-	k.drop()
-	return maps.Clone(k.inlets), first
-}
-
-// drop forgets what is kept, and keeps no more. Callers hold mu.
-func (k *kept) drop() {
-	k.room.take(k.tenant, -k.size)
-	k.frames, k.size, k.limit = nil, 0, 0
-}
-
-// empty drops all and keeps no more.
-func (k *kept) empty() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.shut()
-	for _, f := range k.frames {
-		k.lost(f.vport)
-	}
-	k.drop()
-}
-
 // sleep has the vports lead to the agent, and waits for the first packet. It reports false if
 // something else is to be started, or nothing.
 func (in *instance) sleep(ctx context.Context, plan *onpath.InstancePlan) bool {
@@ -204,9 +39,9 @@ func (in *instance) sleep(ctx context.Context, plan *onpath.InstancePlan) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-in.kept.come:
+		case <-in.kept.Comes():
 			in.set(onpath.InstanceReady, waking)
-			words, at := in.kept.first()
+			words, at := in.kept.First()
 			in.wake = wake{packet: at}
 			in.a.part.TellInstance(*plan, false, "Woken", "the first packet came: %s", words)
 			return true
@@ -223,8 +58,8 @@ func (in *instance) sleep(ctx context.Context, plan *onpath.InstancePlan) bool {
 
 // lieDown has what comes for the instance kept; it returns when that is in force.
 func (in *instance) lieDown(ctx context.Context, hold onpath.Size) {
-	in.kept.begin(hold)
-	in.a.punts.keep(wiring.Of(in.id, in.current()).Vports(), &in.kept)
+	in.kept.Begin(hold)
+	in.a.punts.Keep(wiring.Of(in.id, in.current()).Vports(), in.kept)
 	in.a.mu.Lock()
 	in.open, in.asleep = true, true
 	in.a.mu.Unlock()
@@ -259,7 +94,7 @@ func (in *instance) letIn() {
 	if !ok {
 		return
 	}
-	if err := in.kept.letIn(reader.Inlet, wiring.Of(in.id, in.current()).Vports()); err != nil {
+	if err := in.kept.LetIn(reader.Inlet, wiring.Of(in.id, in.current()).Vports()); err != nil {
 		in.a.part.Log.Warn("some of what came while an instance slept is lost", "instance", in.id, "err", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/punt"
 )
 
 // instance is one instance on this machine. The first fields are its own
@@ -26,7 +27,7 @@ type instance struct {
 	// launched is the process that this agent started, not an adopted one.
 	launched onpath.Process
 	// kept is what comes while it sleeps, and until it is ready.
-	kept kept
+	kept *punt.Kept
 	wake wake // zero: it did not wake, or is awake
 	// creation is what began before it was asked for; nil: nothing.
 	creation *creation
@@ -65,7 +66,7 @@ func (a *Agent) begin(id string, p onpath.InstancePlan) {
 	in := &instance{
 		id: id, a: a, plan: p, stop: stop,
 		changed: make(chan struct{}, 1), looked: make(chan struct{}),
-		kept:  kept{come: make(chan struct{}, 1), room: &a.room, tenant: p.Tenant, lost: a.punts.lose},
+		kept:  a.punts.NewKept(p.Tenant),
 		state: onpath.InstanceStarting, since: a.part.Clock.Now(),
 		rec: record{ID: id, Tenant: p.Tenant, Name: p.Name, Kind: p.Spec.Kind(), Boot: a.boot},
 	}

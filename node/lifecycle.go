@@ -232,7 +232,7 @@ func (in *instance) countRestart() {
 
 // close shuts the vports in the data path and only then tells the world.
 func (in *instance) close(ctx context.Context, s onpath.InstanceState, why cause) {
-	in.kept.empty()
+	in.kept.Empty()
 	in.turn(ctx, false)
 	in.set(s, why)
 	if in.rec.Ready || in.rec.Asleep {
@@ -268,7 +268,7 @@ func (in *instance) turn(ctx context.Context, open bool) {
 // shut closes the vports of a process that has ended, and tells the server while
 // the data path is at it: its plan for other nodes is on its way meanwhile.
 func (in *instance) shut(ctx context.Context) {
-	in.kept.empty()
+	in.kept.Empty()
 	in.a.mu.Lock()
 	in.open, in.asleep = false, false
 	in.a.mu.Unlock()
@@ -394,8 +394,8 @@ const stoppedFor = 5 * onpath.ReportEvery
 func (a *Agent) forget(in *instance) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	in.kept.empty()
-	a.punts.forget(in.rec.Vports)
+	in.kept.Empty()
+	a.punts.Forget(in.rec.Vports)
 	delete(a.instances, in.id)
 	if in.successor != nil {
 		a.begin(in.id, *in.successor)

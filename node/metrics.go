@@ -31,6 +31,10 @@ var (
 	descEncap     = prometheus.NewDesc("onpath_node_encapsulated_packets_total", "Packets of encapsulations that are not looked into (GRE, IP in IP, MPLS, PPPoE), seen at uplinks.", nil, nil)
 )
 
+var descNotKept = prometheus.NewDesc("onpath_vport_not_kept_packets_total",
+	"Packets handed to a vport while its instance slept or woke that were lost, for more came than is kept, or it did not start.",
+	[]string{"vport", "instance"}, nil)
+
 // scrapeTimeout bounds reading the counters for one scrape.
 const scrapeTimeout = 2 * time.Second
 
@@ -132,4 +136,13 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(descDropped, prometheus.CounterValue, float64(n), vport, name, string(reason))
 		}
 	}
+}
+
+// counters are the data path's, with what was lost here after it.
+func (a *Agent) counters(ctx context.Context) (*onpath.Counters, error) {
+	c, err := a.opt.Datapath.Counters(ctx)
+	if err == nil {
+		a.punts.AddLost(c)
+	}
+	return c, err
 }

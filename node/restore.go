@@ -40,8 +40,8 @@ func (in *instance) restore() onpath.Process {
 	}
 	in.persist()
 	if in.rec.Asleep { // before the first configuration, which leads its vports here
-		in.kept.begin(plan.OnDemand.Hold)
-		in.a.punts.keep(in.rec.Vports, &in.kept)
+		in.kept.Begin(plan.OnDemand.Hold)
+		in.a.punts.Keep(in.rec.Vports, in.kept)
 	}
 	_, rtErr := in.runtime()
 	p := in.takeAdopted()

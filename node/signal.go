@@ -129,7 +129,7 @@ func (s *signaller) signal(ctx context.Context) (err error) {
 		return known
 	})
 	s.deciding, s.waiting = deciding{}, nil
-	s.a.punts.hear(ctx, func(p onpath.Punted) { s.offer(received(p)) })
+	s.a.punts.Hear(ctx, func(p onpath.Punted) { s.offer(received(p)) })
 	s.a.part.Go(func(context.Context) {
 		sock.Errors(ctx, func(to netip.AddrPort, quoted []byte) {
 			q := bytes.Clone(quoted)

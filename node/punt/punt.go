@@ -1,36 +1,35 @@
-package node
+// Package punt reads the packets that the data path hands to the agent: those for sleeping
+// instances, which it keeps, and those of signalling.
+package punt
 
 import (
 	"context"
 	"sync"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/base"
 )
 
-var descNotKept = prometheus.NewDesc("onpath_vport_not_kept_packets_total",
-	"Packets handed to a vport while its instance slept or woke that were lost, for more came than is kept, or it did not start.",
-	[]string{"vport", "instance"}, nil)
-
-// punts reads the data path's punt port for all that want something of it.
-type punts struct {
+// Port reads the data path's punt port for all that want something of it.
+type Port struct {
 	mu      sync.Mutex
 	changed chan struct{}
 	// sleepers keep what is for sleeping instances, by their vports.
-	sleepers map[onpath.VportID]*kept
+	sleepers map[onpath.VportID]*Kept
 	signals  func(onpath.Punted) // nil: nobody takes part in signalling
 	// lost is how many packets came for sleeping instances that did not get them.
 	lost map[onpath.VportID]uint64
+	room keptRoom
 }
 
-func newPunts() *punts {
-	return &punts{changed: make(chan struct{}, 1), sleepers: map[onpath.VportID]*kept{}, lost: map[onpath.VportID]uint64{}}
+// New makes a port, which Run reads.
+func New() *Port {
+	return &Port{changed: make(chan struct{}, 1), sleepers: map[onpath.VportID]*Kept{}, lost: map[onpath.VportID]uint64{},
+		room: keptRoom{of: map[string]int{}}}
 }
 
-// run reads while somebody wants to.
-func (p *punts) run(ctx context.Context, dp onpath.Datapath) {
+// Run reads while somebody wants to.
+func (p *Port) Run(ctx context.Context, dp onpath.Datapath) {
 	reader, ok := dp.(onpath.PuntReader)
 	if !ok {
 		return
@@ -56,13 +55,13 @@ func (p *punts) run(ctx context.Context, dp onpath.Datapath) {
 	}
 }
 
-func (p *punts) wanted() bool {
+func (p *Port) wanted() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.signals != nil || len(p.sleepers) > 0
 }
 
-func (p *punts) take(x onpath.Punted) {
+func (p *Port) take(x onpath.Punted) {
 	p.mu.Lock()
 	k, signals := p.sleepers[x.Vport], p.signals
 	p.mu.Unlock()
@@ -76,14 +75,14 @@ func (p *punts) take(x onpath.Punted) {
 	}
 }
 
-// hear has signalling's packets given to f until ctx ends.
-func (p *punts) hear(ctx context.Context, f func(onpath.Punted)) {
+// Hear has signalling's packets given to f until ctx ends.
+func (p *Port) Hear(ctx context.Context, f func(onpath.Punted)) {
 	p.set(func() { p.signals = f })
 	context.AfterFunc(ctx, func() { p.set(func() { p.signals = nil }) })
 }
 
-// keep has what is for some vports kept, until forget.
-func (p *punts) keep(vports []onpath.VportID, k *kept) {
+// Keep has what is for some vports kept, until forget.
+func (p *Port) Keep(vports []onpath.VportID, k *Kept) {
 	p.set(func() {
 		for _, v := range vports {
 			p.sleepers[v] = k
@@ -91,7 +90,8 @@ func (p *punts) keep(vports []onpath.VportID, k *kept) {
 	})
 }
 
-func (p *punts) forget(vports []onpath.VportID) {
+// Forget ends what Keep began.
+func (p *Port) Forget(vports []onpath.VportID) {
 	p.set(func() {
 		for _, v := range vports {
 			delete(p.sleepers, v)
@@ -100,7 +100,7 @@ func (p *punts) forget(vports []onpath.VportID) {
 	})
 }
 
-func (p *punts) set(change func()) {
+func (p *Port) set(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change()
@@ -108,25 +108,25 @@ func (p *punts) set(change func()) {
 }
 
 // lose counts a packet that the instance at a vport will not get.
-func (p *punts) lose(v onpath.VportID) {
+func (p *Port) lose(v onpath.VportID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lost[v]++
 }
 
-// counters are the data path's, with what was lost here after it.
-func (a *Agent) counters(ctx context.Context) (*onpath.Counters, error) {
-	c, err := a.opt.Datapath.Counters(ctx)
-	if err != nil {
-		return nil, err
-	}
-	a.punts.mu.Lock()
-	defer a.punts.mu.Unlock()
-	for id, n := range a.punts.lost {
+// NewKept makes what keeps packets for one instance of a tenant.
+func (p *Port) NewKept(tenant string) *Kept {
+	return &Kept{come: make(chan struct{}, 1), port: p, tenant: tenant}
+}
+
+// AddLost adds what was lost here to the data path's counters.
+func (p *Port) AddLost(c *onpath.Counters) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, n := range p.lost {
 		if v, ok := c.Vports[id]; ok {
 			v.NotKept = n
 			c.Vports[id] = v
 		}
 	}
-	return c, nil
 }
