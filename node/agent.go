@@ -17,6 +17,7 @@ import (
 	"github.com/onpath/onpath/internal/userns"
 	"github.com/onpath/onpath/node/base"
 	"github.com/onpath/onpath/node/fault"
+	"github.com/onpath/onpath/node/leases"
 	"github.com/onpath/onpath/node/machine"
 	"github.com/onpath/onpath/node/notify"
 	"github.com/onpath/onpath/node/peers"
@@ -104,8 +105,7 @@ type Agent struct {
 	faults   *fault.Faults
 	meters   meters
 	prepared map[string]bool // functions that are being made ready or are, by hash
-	leases   *leases
-	signal   *signaller
+	leases   *leases.Leases
 	punts    *punt.Port
 
 	wirer   wiring.Wirer
@@ -122,6 +122,7 @@ type Agent struct {
 
 	mu      sync.Mutex
 	plan    *onpath.NodePlan // wanted
+	leased  leases.List      // as taken up by reconcile
 	inForce *onpath.NodePlan // last one acknowledged; may be plan
 	// appliedPlan was applied by this process, perhaps with vports still missing.
 	appliedPlan *onpath.NodePlan
@@ -184,8 +185,8 @@ func New(o Options) (*Agent, error) {
 	a.peers, a.faults = peers.New(a.part, a.apply.Rounds), fault.New(a.part, o.FaultKeeper)
 	a.machine = machine.New(a.part, a.apply.Rounds, machine.Options{Spec: o.Spec, SetForwarding: o.SetForwarding})
 	a.exempt = machine.NewExempt(a.part, a.apply.Rounds, a.machine, a.up)
-	a.leases, a.signal = &leases{a: a, changed: make(chan struct{}, 1), told: newSparing()}, newSignaller(a)
 	a.punts = punt.New()
+	a.leases = leases.New(a.part, a.machine, a.punts, leases.Options{Blocks: o.Blocks, ModuleSources: o.ModuleSources})
 	a.applyTime = newApplyTime()
 	a.meters.file, a.meters.all = meterFile(a.part.Dir), map[string]*meter{}
 	return a, nil
@@ -232,15 +233,17 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer a.notifier.Close()
-	if err := a.leases.restore(); err != nil {
+	if err := a.leases.Restore(); err != nil {
 		a.part.Log.Error("leases end now, for what is known of them cannot be read", "err", err)
 	}
+	a.leased = a.leases.Current()
 	a.adoptAll(ctx)
 	if saved != nil {
 		a.restore(saved)
 		a.machine.Restore(a.inForce)
 		a.machine.Follow(saved.Wanted)
 		a.exempt.Follow(saved.Wanted)
+		a.leases.Follow(saved.Wanted)
 		a.peers.Restore()
 		a.peers.Follow(saved.Wanted)
 		a.peers.Measure(saved.Wanted)
@@ -259,8 +262,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.part.Go(a.retryPlan)
 	a.part.Go(a.countLoop)
 	a.part.Go(a.meterLoop)
-	a.part.Go(a.leases.watch)
-	a.part.Go(a.signal.run)
+	a.part.Go(a.leases.Run)
+	a.part.Go(func(ctx context.Context) {
+		each(ctx, a.leases.Renewals(), func(struct{}) { a.takeLeases() })
+	})
 	a.part.Go(func(ctx context.Context) { a.punts.Run(ctx, a.opt.Datapath) })
 	a.faults.Resume()
 	a.part.Go(a.reportLoop)
@@ -370,6 +375,49 @@ func (a *Agent) Health() error {
 		return fmt.Errorf("the plan is not in force: %s", why)
 	}
 	return nil
+}
+
+// joined is the wanted plan with the leases. Callers hold mu.
+func (a *Agent) joined() *onpath.NodePlan {
+	if a.plan == nil {
+		return nil
+	}
+	return a.plan.WithLeases(a.leased.Leases)
+}
+
+// takeLeases takes up other leases, if they are others.
+func (a *Agent) takeLeases() {
+	list := a.leases.Current()
+	a.mu.Lock()
+	if list.Number <= a.leased.Number {
+		a.mu.Unlock()
+		return
+	}
+	a.leased = list
+	a.reconcile()
+	a.mu.Unlock()
+	a.apply.Kick(false)
+	base.Kick(a.part.ReportDue)
+}
+
+// tellEngines tells leases how their engines are.
+func (a *Agent) tellEngines() {
+	a.takeLeases()
+	a.mu.Lock()
+	engines := map[onpath.VportID]onpath.LeaseStatus{}
+	for _, in := range a.instances {
+		if in.leaving || !isLease(&in.plan) {
+			continue
+		}
+		s := onpath.LeaseStatus{State: in.state, Message: in.why.words}
+		if in.state == onpath.InstanceReady && in.told != in.plan.Spec.Told() {
+			s = onpath.LeaseStatus{State: onpath.InstanceStarting, Message: in.refused}
+		}
+		engines[in.plan.Vport] = s
+	}
+	number := a.leased.Number
+	a.mu.Unlock()
+	a.leases.SetEngines(engines, number)
 }
 
 // each calls fn with each value of a channel, until ctx ends.

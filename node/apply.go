@@ -148,7 +148,7 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 	defer a.mu.Unlock()
 	l := onpath.LocalState{
 		Vports: map[onpath.VportID]onpath.LocalVport{}, RefusedUplinks: map[string]bool{},
-		Leases: a.leases.held,
+		Leases: a.leased.Leases,
 		Peers:  a.peers.States(plan.Datapath.Peers), Exempt: a.exempt.Rules(plan.Datapath.Underlay, m),
 	}
 	named := map[onpath.VportID]bool{}

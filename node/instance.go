@@ -182,3 +182,6 @@ func (in *instance) openNotify() {
 		in.a.part.Log.Warn("an instance cannot send notifications", "instance", in.id, "err", err)
 	}
 }
+
+// isLease reports whether an instance is a publisher's engine, which no server planned.
+func isLease(p *onpath.InstancePlan) bool { return p.UID == onpath.LeaseInstance }

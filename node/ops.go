@@ -71,7 +71,7 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 			return json.NewEncoder(stream).Encode(list)
 		})
 	case onpath.OpProve:
-		return serve(request, func(r onpath.PasswordRequest) error { return json.NewEncoder(stream).Encode(a.proves(ctx, r)) })
+		return serve(request, func(r onpath.PasswordRequest) error { return json.NewEncoder(stream).Encode(a.leases.Proves(ctx, r)) })
 	case onpath.OpEcho:
 		return serve(request, func(r onpath.EchoRequest) error {
 			return json.NewEncoder(stream).Encode(peers.EchoClient(ctx, a.part, r))

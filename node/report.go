@@ -29,15 +29,17 @@ func (a *Agent) reportLoop(ctx context.Context) {
 		case <-tick:
 			base.Kick(a.count)
 		}
+		r := a.Report() // also leases wait for what it tells them
 		if s := a.session.Load(); s != nil {
-			(*s).Report(a.Report())
+			(*s).Report(r)
 		}
 	}
 }
 
 // Report is the state of everything now.
 func (a *Agent) Report() onpath.NodeReport {
-	inForce, m, leases := a.apply.InForce(), a.machine.Current(), a.leases.reports()
+	a.tellEngines()
+	inForce, m, leases := a.apply.InForce(), a.machine.Current(), a.leases.Reports()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := onpath.NodeReport{

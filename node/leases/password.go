@@ -1,4 +1,4 @@
-package node
+package leases
 
 import (
 	"context"
@@ -13,15 +13,15 @@ import (
 // passwordPatience is how long an address may take to show a password, all in all.
 const passwordPatience = 3 * time.Second
 
-// proves asks an address for the password of a claim, from the network of the node's
+// Proves asks an address for the password of a claim, from the network of the node's
 // uplinks: no redirect is followed, and no address of the machine itself asked.
-func (a *Agent) proves(ctx context.Context, r onpath.PasswordRequest) onpath.PasswordAnswer {
+func (l *Leases) Proves(ctx context.Context, r onpath.PasswordRequest) onpath.PasswordAnswer {
 	if !onpath.Claimable(r.Address) || r.Password == "" {
 		return onpath.PasswordAnswer{Saw: fmt.Sprintf("%s is asked for nothing", r.Address)}
 	}
 	ctx, cancel := context.WithTimeout(ctx, passwordPatience)
 	defer cancel()
-	shown, err := a.leases.fetcher().shows(ctx, r.Address, r.Password)
+	shown, err := l.fetcher().shows(ctx, r.Address, r.Password)
 	var u *url.Error
 	if errors.As(err, &u) {
 		err = u.Err // without the URL, which is known

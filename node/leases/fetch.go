@@ -1,4 +1,4 @@
-package node
+package leases
 
 import (
 	"bytes"
@@ -79,26 +79,26 @@ var (
 
 // fetcher makes one that connects to public addresses, and to those that the operator allows,
 // but never to the machine itself.
-func (l *leases) fetcher() *fetcher {
-	own := l.a.machine.Current().Addresses
+func (l *Leases) fetcher() *fetcher {
+	own := l.machine.Current().Addresses
 	d := net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
 		a, err := netip.ParseAddrPort(address)
 		if err != nil {
 			return err
 		}
-		return mayFetch(a.Addr().Unmap(), own, l.a.opt.ModuleSources)
+		return mayFetch(a.Addr().Unmap(), own, l.opt.ModuleSources)
 	}}
 	t := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
-		if l.a.opt.NetNS == "" {
+		if l.part.NetNS == "" {
 			return d.DialContext(ctx, network, address)
 		}
-		err = netnsrun.Do(l.a.opt.NetNS, func() error { c, err = d.DialContext(ctx, network, address); return err })
+		err = netnsrun.Do(l.part.NetNS, func() error { c, err = d.DialContext(ctx, network, address); return err })
 		return c, err
 	}}
 	client := &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return errRedirect
 	}}
-	return &fetcher{client, fetchPatience, l.a.opt.Blocks}
+	return &fetcher{client, fetchPatience, l.opt.Blocks}
 }
 
 // mayFetch refuses addresses behind the node that a publisher has no business with.

@@ -1,4 +1,4 @@
-package node
+package leases
 
 import (
 	"bytes"
@@ -15,6 +15,8 @@ import (
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/internal/packet"
 	"github.com/onpath/onpath/internal/signalling"
+	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/punt"
 	"github.com/onpath/onpath/signal/gist"
 	"github.com/onpath/onpath/signal/nslp"
 )
@@ -22,7 +24,9 @@ import (
 // signaller takes part in signalling: it hands the data path's packets and ICMP errors to
 // the machines of signal/, sends what these say, and has leases decide.
 type signaller struct {
-	a      *Agent
+	part   *base.Part
+	leases *Leases
+	punts  *punt.Port
 	wanted chan struct{} // the plan may say so now
 	come   chan event
 	// deciding are the requests that are decided on now, waiting those that will be; the loop
@@ -74,17 +78,17 @@ func (d deciding) end(key string) {
 	}
 }
 
-func newSignaller(a *Agent) *signaller {
-	return &signaller{a: a, wanted: make(chan struct{}, 1), come: make(chan event, 64)}
+func newSignaller(l *Leases, punts *punt.Port) *signaller {
+	return &signaller{part: l.part, leases: l, punts: punts, wanted: make(chan struct{}, 1), come: make(chan event, 64)}
 }
 
 // run waits until the plan gives leases, and signals as long as it does.
 func (s *signaller) run(ctx context.Context) {
-	if _, ok := s.a.opt.Datapath.(onpath.PuntReader); !ok {
+	if _, ok := s.part.Datapath.(onpath.PuntReader); !ok {
 		return
 	}
 	for ctx.Err() == nil {
-		for s.a.leases.ground().Plan == nil {
+		for s.leases.ground().Plan == nil {
 			select {
 			case <-ctx.Done():
 				return
@@ -92,8 +96,8 @@ func (s *signaller) run(ctx context.Context) {
 			}
 		}
 		if err := s.signal(ctx); err != nil && ctx.Err() == nil {
-			s.a.part.Log.Error("signalling does not work; it is tried again", "err", err)
-			if s.a.part.Clock.Sleep(ctx, 5*time.Second) != nil {
+			s.part.Log.Error("signalling does not work; it is tried again", "err", err)
+			if s.part.Clock.Sleep(ctx, 5*time.Second) != nil {
 				return
 			}
 		}
@@ -102,8 +106,8 @@ func (s *signaller) run(ctx context.Context) {
 
 // identity is the node's name for its peers, which no node of another operator has.
 func (s *signaller) identity() string {
-	sum := sha256.Sum256([]byte(s.a.boot + "\x00" + s.a.opt.StateDir + "\x00" + s.a.opt.Name))
-	return s.a.opt.Name + "-" + hex.EncodeToString(sum[:4])
+	sum := sha256.Sum256([]byte(base.BootID() + "\x00" + string(s.part.Dir) + "\x00" + s.part.Node))
+	return s.part.Node + "-" + hex.EncodeToString(sum[:4])
 }
 
 func (s *signaller) signal(ctx context.Context) (err error) {
@@ -111,8 +115,8 @@ func (s *signaller) signal(ctx context.Context) (err error) {
 	defer cancel()
 	var sock *signalling.Socket
 	open := func() error { sock, err = signalling.Open(gist.Port); return err }
-	if s.a.opt.NetNS != "" {
-		err = netnsrun.Do(s.a.opt.NetNS, open)
+	if s.part.NetNS != "" {
+		err = netnsrun.Do(s.part.NetNS, open)
 	} else {
 		err = open()
 	}
@@ -124,13 +128,13 @@ func (s *signaller) signal(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	n := nslp.NewNode(time.Now(), s.a.opt.Name, g, rand.Reader, func(key []byte) bool {
-		_, known, _ := s.a.leases.ground().Publisher(key)
+	n := nslp.NewNode(time.Now(), s.part.Node, g, rand.Reader, func(key []byte) bool {
+		_, known, _ := s.leases.ground().Publisher(key)
 		return known
 	})
 	s.deciding, s.waiting = deciding{}, nil
-	s.a.punts.Hear(ctx, func(p onpath.Punted) { s.offer(received(p)) })
-	s.a.part.Go(func(context.Context) {
+	s.punts.Hear(ctx, func(p onpath.Punted) { s.offer(received(p)) })
+	s.part.Go(func(context.Context) {
 		sock.Errors(ctx, func(to netip.AddrPort, quoted []byte) {
 			q := bytes.Clone(quoted)
 			s.tell(ctx, func(now time.Time, n *nslp.Node) []nslp.Output {
@@ -138,7 +142,7 @@ func (s *signaller) signal(ctx context.Context) (err error) {
 			})
 		})
 	})
-	s.a.part.Log.Info("takes part in signalling", "port", gist.Port)
+	s.part.Log.Info("takes part in signalling", "port", gist.Port)
 	return s.loop(ctx, n, sock)
 }
 
@@ -196,7 +200,7 @@ func (s *signaller) loop(ctx context.Context, n *nslp.Node, sock *signalling.Soc
 		case <-timer.C:
 			out = n.Tick(time.Now())
 		case <-s.wanted:
-			if s.a.leases.ground().Plan == nil {
+			if s.leases.ground().Plan == nil {
 				return nil
 			}
 		}
@@ -205,7 +209,7 @@ func (s *signaller) loop(ctx context.Context, n *nslp.Node, sock *signalling.Soc
 			out = out[1:]
 			if o.Send != nil {
 				if err := sock.Send(o.Send.From, o.Send.To, o.Send.Payload); err != nil {
-					s.a.part.Log.Debug("a signalling message cannot be sent", "to", o.Send.To, "err", err)
+					s.part.Log.Debug("a signalling message cannot be sent", "to", o.Send.To, "err", err)
 				}
 			} else if o.Ask != nil {
 				out = append(out, s.ask(ctx, n, o.Ask)...)
@@ -217,7 +221,7 @@ func (s *signaller) loop(ctx context.Context, n *nslp.Node, sock *signalling.Soc
 // ask has a request decided on, and hands the answer back.
 func (s *signaller) ask(ctx context.Context, n *nslp.Node, q *nslp.Ask) []nslp.Output {
 	if q.Refused != nil {
-		s.a.leases.refused(q.Message, q.Refused)
+		s.leases.refused(q.Message, q.Refused)
 		return nil
 	}
 	if s.begin(ctx, q) {
@@ -228,18 +232,18 @@ func (s *signaller) ask(ctx context.Context, n *nslp.Node, q *nslp.Ask) []nslp.O
 		return nil
 	}
 	r := &nslp.Refusal{Reason: "Busy", Words: "too many requests wait to be decided on here"}
-	return n.Answer(time.Now(), q, s.a.leases.refused(q.Message, r))
+	return n.Answer(time.Now(), q, s.leases.refused(q.Message, r))
 }
 
 // begin has a request decided on, if there is room beside those that are.
 func (s *signaller) begin(ctx context.Context, q *nslp.Ask) bool {
 	key := string(q.Message.Key)
-	_, known, _ := s.a.leases.ground().Publisher(q.Message.Key)
+	_, known, _ := s.leases.ground().Publisher(q.Message.Key)
 	if !s.deciding.begin(key, known) {
 		return false
 	}
-	s.a.part.Go(func(context.Context) {
-		e := s.a.leases.decide(ctx, q)
+	s.part.Go(func(context.Context) {
+		e := s.leases.decide(ctx, q)
 		s.tell(ctx, func(now time.Time, n *nslp.Node) []nslp.Output {
 			s.deciding.end(key)
 			s.waiting = slices.DeleteFunc(s.waiting, func(q *nslp.Ask) bool { return !n.Undecided(q) || s.begin(ctx, q) })

@@ -1,4 +1,4 @@
-package node
+package leases
 
 import (
 	"io"
@@ -58,12 +58,9 @@ func TestShows(t *testing.T) {
 
 // TestProvesNothing: some addresses are not even asked.
 func TestProvesNothing(t *testing.T) {
-	a, err := New(Options{Name: "n", StateDir: t.TempDir(), Datapath: noDatapath{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := leasesOf(t, noDatapath{})
 	for _, address := range []string{"127.0.0.1", "::1", "169.254.169.254", "fe80::1", "0.0.0.0", "224.0.0.1", "::ffff:127.0.0.1"} {
-		r := a.proves(t.Context(), onpath.PasswordRequest{Address: netip.MustParseAddr(address), Password: "word"})
+		r := l.Proves(t.Context(), onpath.PasswordRequest{Address: netip.MustParseAddr(address), Password: "word"})
 		if r.Proved || !strings.Contains(r.Saw, "asked for nothing") {
 			t.Errorf("%s: %+v", address, r)
 		}

@@ -1,4 +1,7 @@
-package node
+// Package leases has publishers install modules by signalling: it takes part in it, decides
+// on requests, fetches modules, and ends leases in time. It follows plans, and is told how
+// the engines of the modules are.
+package leases
 
 import (
 	"cmp"
@@ -7,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -17,20 +22,93 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/wholefile"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/machine"
+	"github.com/onpath/onpath/node/punt"
 	"github.com/onpath/onpath/signal/nslp"
 )
 
-// leases are the modules that publishers had installed here by signalling. The node admits
+// Leases are the modules that publishers had installed here by signalling. The node admits
 // them by itself, and they end with their time, also while no server is there.
-type leases struct {
-	a *Agent
+type Leases struct {
+	part    *base.Part
+	opt     Options
+	machine *machine.Machine
+	signal  *signaller
 	// one is held while a request is decided on and done: the share is of all together.
 	one sync.Mutex
-	// changed: the end of some lease is due earlier.
-	changed chan struct{}
-	// held is guarded by Agent.mu; replaced, never written.
-	held []onpath.LocalLease
-	told sparing
+	due chan struct{} // the end of some lease is due earlier
+	// renewed: other leases are in force.
+	renewed chan struct{}
+	told    sparing
+
+	mu   sync.Mutex
+	plan *onpath.NodePlan // nil: there is none yet
+	now  List
+	// engines are the modules' engines by vport, as they are for the list of number seen.
+	engines map[onpath.VportID]onpath.LeaseStatus
+	seen    uint64
+	changed chan struct{} // closed and replaced when engines are others
+}
+
+// List are the leases in force.
+type List struct {
+	Leases []onpath.LocalLease // replaced, never written
+	Number uint64              // grows with each change
+}
+
+// Options are what the operator says of leases.
+type Options struct {
+	// Blocks are what the wasm runtime offers to modules.
+	Blocks []string
+	// ModuleSources are the prefixes, beside public addresses, from which modules may be fetched.
+	ModuleSources []netip.Prefix
+}
+
+// New makes one.
+func New(p *base.Part, m *machine.Machine, punts *punt.Port, o Options) *Leases {
+	l := &Leases{part: p, opt: o, machine: m, due: make(chan struct{}, 1), renewed: make(chan struct{}, 1), changed: make(chan struct{}),
+		told: newSparing()}
+	l.signal = newSignaller(l, punts)
+	return l
+}
+
+// Run ends leases in time and takes part in signalling, until ctx ends.
+func (l *Leases) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { l.watch(ctx) })
+	wg.Go(func() { l.signal.run(ctx) })
+}
+
+// Follow takes up a plan.
+func (l *Leases) Follow(p *onpath.NodePlan) {
+	l.mu.Lock()
+	l.plan = p
+	l.mu.Unlock()
+	base.Kick(l.due)
+	base.Kick(l.signal.wanted)
+}
+
+// Current are the leases in force.
+func (l *Leases) Current() List {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.now
+}
+
+// Renewals tells that Current gives others.
+func (l *Leases) Renewals() <-chan struct{} { return l.renewed }
+
+// SetEngines takes up how the engines are, by vport, for the list of a number.
+func (l *Leases) SetEngines(engines map[onpath.VportID]onpath.LeaseStatus, number uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if number == l.seen && maps.Equal(engines, l.engines) {
+		return
+	}
+	l.engines, l.seen = engines, number
+	close(l.changed)
+	l.changed = make(chan struct{})
 }
 
 // sparing bounds how many refusals are told as events: whoever sends requests can cause them.
@@ -59,9 +137,9 @@ func (s *sparing) may(now time.Time) (unsaid int, ok bool) {
 
 func leasesFile(d base.Dir) string { return d.File("leases.json") }
 
-// restore takes up what an earlier agent had admitted.
-func (l *leases) restore() error {
-	b, err := os.ReadFile(leasesFile(l.a.part.Dir))
+// Restore takes up what an earlier agent had admitted.
+func (l *Leases) Restore() error {
+	b, err := os.ReadFile(leasesFile(l.part.Dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -72,58 +150,50 @@ func (l *leases) restore() error {
 	if err != nil {
 		return fmt.Errorf("read the leases: %w", err)
 	}
-	now := l.a.part.Clock.Now()
-	l.held = slices.DeleteFunc(held, func(o onpath.LocalLease) bool { return !now.Before(o.Until) })
+	now := l.part.Clock.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.now.Leases = slices.DeleteFunc(held, func(o onpath.LocalLease) bool { return !now.Before(o.Until) })
 	return nil
 }
 
-// joined is the wanted plan with the leases. Callers hold Agent.mu.
-func (a *Agent) joined() *onpath.NodePlan {
-	if a.plan == nil {
-		return nil
-	}
-	return a.plan.WithLeases(a.leases.held)
-}
-
 // ground is what is decided from now.
-func (l *leases) ground() *nslp.Ground {
-	m := l.a.machine.Current()
-	l.a.mu.Lock()
-	defer l.a.mu.Unlock()
-	g := &nslp.Ground{Capacity: m.Capacity, Leases: l.held, Blocks: l.a.opt.Blocks, Node: l.a.opt.Name}
-	if p := l.a.plan; p != nil {
+func (l *Leases) ground() *nslp.Ground {
+	m := l.machine.Current()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g := &nslp.Ground{Capacity: m.Capacity, Leases: l.now.Leases, Blocks: l.opt.Blocks, Node: l.part.Node}
+	if p := l.plan; p != nil {
 		g.Plan, g.Datapath = p.Leases, &p.Datapath
 	}
 	return g
 }
 
 // set puts other leases in force, once they are saved.
-func (l *leases) set(held []onpath.LocalLease) error {
+func (l *Leases) set(held []onpath.LocalLease) error {
 	b, err := json.Marshal(held)
 	if err == nil {
-		err = wholefile.Write(leasesFile(l.a.part.Dir), b, 0o600)
+		err = wholefile.Write(leasesFile(l.part.Dir), b, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("save the leases: %w", err)
 	}
-	l.a.mu.Lock()
-	l.held = held
-	l.a.reconcile()
-	l.a.mu.Unlock()
-	l.a.apply.Kick(false)
-	base.Kick(l.changed)
-	base.Kick(l.a.part.ReportDue)
+	l.mu.Lock()
+	l.now = List{held, l.now.Number + 1}
+	l.mu.Unlock()
+	base.Kick(l.renewed)
+	base.Kick(l.due)
 	return nil
 }
 
 // tell is the event of a decision.
-func (l *leases) tell(warning bool, reason, format string, args ...any) {
-	l.a.part.Tell(onpath.NodeEvent{About: l.a.part.About(), Reason: "Lease" + reason, Message: fmt.Sprintf(format, args...), Warning: warning})
+func (l *Leases) tell(warning bool, reason, format string, args ...any) {
+	l.part.Tell(onpath.NodeEvent{About: l.part.About(), Reason: "Lease" + reason, Message: fmt.Sprintf(format, args...), Warning: warning})
 }
 
 // refused is the answer to a request that is not done.
-func (l *leases) refused(m *nslp.Message, r *nslp.Refusal) nslp.Entry {
-	if unsaid, ok := l.told.may(l.a.part.Clock.Now()); ok {
+func (l *Leases) refused(m *nslp.Message, r *nslp.Refusal) nslp.Entry {
+	if unsaid, ok := l.told.may(l.part.Clock.Now()); ok {
 		more := ""
 		if unsaid > 0 {
 			more = fmt.Sprintf(" (%d refusals before were not told)", unsaid)
@@ -134,7 +204,7 @@ func (l *leases) refused(m *nslp.Message, r *nslp.Refusal) nslp.Entry {
 }
 
 // decide does what a request asks for, and answers it.
-func (l *leases) decide(ctx context.Context, q *nslp.Ask) nslp.Entry {
+func (l *Leases) decide(ctx context.Context, q *nslp.Ask) nslp.Entry {
 	m := q.Message
 	switch m.Type {
 	case nslp.Setup:
@@ -150,14 +220,14 @@ func (l *leases) decide(ctx context.Context, q *nslp.Ask) nslp.Entry {
 	if p, _, r := g.Publisher(m.Key); r == nil {
 		name = p.Tenant
 	}
-	return g.Report(l.a.part.Clock.Now(), name, func(o *onpath.LocalLease) string { return string(l.status(o).State) })
+	return g.Report(l.part.Clock.Now(), name, func(o *onpath.LocalLease) string { return string(l.status(o).State) })
 }
 
 // setup admits a module, or prolongs its lease.
-func (l *leases) setup(ctx context.Context, q *nslp.Ask) nslp.Entry {
+func (l *Leases) setup(ctx context.Context, q *nslp.Ask) nslp.Entry {
 	m, g := q.Message, l.ground()
 	g.Flow = q.Key.Flow
-	o, r := g.Admit(l.a.part.Clock.Now(), m)
+	o, r := g.Admit(l.part.Clock.Now(), m)
 	if r == nil {
 		r = l.fetcher().bring(ctx, m, &o)
 	}
@@ -174,21 +244,21 @@ func (l *leases) setup(ctx context.Context, q *nslp.Ask) nslp.Entry {
 		return nslp.Entry{State: nslp.DryRun}
 	}
 	status := l.await(ctx, &again)
-	l.a.part.Log.Info("a leased module is in force", "module", again.Module, "state", status.State, "took", time.Since(began))
+	l.part.Log.Info("a leased module is in force", "module", again.Module, "state", status.State, "took", time.Since(began))
 	l.tell(false, map[string]string{nslp.Installed: "Installed", nslp.Prolonged: "Prolonged"}[state],
 		"module %s of publisher %s stays until %s", again.Module, again.Publisher, again.Until.UTC().Format(time.RFC3339))
-	left := fmt.Sprintf("%s %s %d", again.Module, status.State, int(again.Until.Sub(l.a.part.Clock.Now()).Seconds()))
+	left := fmt.Sprintf("%s %s %d", again.Module, status.State, int(again.Until.Sub(l.part.Clock.Now()).Seconds()))
 	return nslp.Entry{State: state, Words: status.Message, Modules: []string{left}}
 }
 
 // admit puts a lease in force, on which others were decided meanwhile. It does not wait for
 // its engine: one that never starts holds up nobody else.
-func (l *leases) admit(q *nslp.Ask, code onpath.ObjectCode) (o onpath.LocalLease, state string, r *nslp.Refusal) {
+func (l *Leases) admit(q *nslp.Ask, code onpath.ObjectCode) (o onpath.LocalLease, state string, r *nslp.Refusal) {
 	l.one.Lock()
 	defer l.one.Unlock()
 	g := l.ground()
 	g.Flow = q.Key.Flow
-	if o, r = g.Admit(l.a.part.Clock.Now(), q.Message); r != nil {
+	if o, r = g.Admit(l.part.Clock.Now(), q.Message); r != nil {
 		return o, "", r
 	}
 	o.Code = code
@@ -214,34 +284,46 @@ func (l *leases) admit(q *nslp.Ask, code onpath.ObjectCode) (o onpath.LocalLease
 const installPatience = 3 * time.Second
 
 // await waits until the module runs.
-func (l *leases) await(ctx context.Context, o *onpath.LocalLease) (s onpath.LeaseStatus) {
-	for end := time.Now().Add(installPatience); ctx.Err() == nil && time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		if s = l.status(o); s.State == onpath.InstanceReady {
-			break
+func (l *Leases) await(ctx context.Context, o *onpath.LocalLease) onpath.LeaseStatus {
+	ctx, cancel := context.WithTimeout(ctx, installPatience)
+	defer cancel()
+	for {
+		l.mu.Lock()
+		s, changed := l.statusOf(o), l.changed
+		l.mu.Unlock()
+		if s.State == onpath.InstanceReady {
+			return s
 		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return s
+		}
+	}
+}
+
+// status is how the module of a lease is.
+func (l *Leases) status(o *onpath.LocalLease) onpath.LeaseStatus {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.statusOf(o)
+}
+
+// statusOf is status. An engine that is ready for an earlier list may not have the module.
+// Callers hold mu.
+func (l *Leases) statusOf(o *onpath.LocalLease) onpath.LeaseStatus {
+	s, ok := l.engines[o.Slot.Vport]
+	switch {
+	case !ok:
+		return onpath.LeaseStatus{State: onpath.InstancePending}
+	case s.State == onpath.InstanceReady && l.seen != l.now.Number:
+		return onpath.LeaseStatus{State: onpath.InstanceStarting}
 	}
 	return s
 }
 
-// status is how the module of a lease is.
-func (l *leases) status(o *onpath.LocalLease) onpath.LeaseStatus {
-	l.a.mu.Lock()
-	defer l.a.mu.Unlock()
-	for _, in := range l.a.instances {
-		if in.plan.Vport != o.Slot.Vport || in.leaving {
-			continue
-		}
-		s := onpath.LeaseStatus{State: in.state, Message: in.why.words}
-		if in.state == onpath.InstanceReady && in.told != in.plan.Spec.Told() {
-			s = onpath.LeaseStatus{State: onpath.InstanceStarting, Message: in.refused}
-		}
-		return s
-	}
-	return onpath.LeaseStatus{State: onpath.InstancePending}
-}
-
 // remove ends a publisher's lease.
-func (l *leases) remove(m *nslp.Message) nslp.Entry {
+func (l *Leases) remove(m *nslp.Message) nslp.Entry {
 	l.one.Lock()
 	defer l.one.Unlock()
 	g := l.ground()
@@ -261,10 +343,10 @@ func (l *leases) remove(m *nslp.Message) nslp.Entry {
 }
 
 // prune ends leases whose time is up, and those that a new plan does not allow.
-func (l *leases) prune() error {
+func (l *Leases) prune() error {
 	l.one.Lock()
 	defer l.one.Unlock()
-	g, now := l.ground(), l.a.part.Clock.Now()
+	g, now := l.ground(), l.part.Clock.Now()
 	keep, gone := g.Keep()
 	if g.Datapath == nil {
 		keep, gone = g.Leases, nil // no plan yet: nothing is known
@@ -296,31 +378,31 @@ func (l *leases) prune() error {
 const leaseRetry = 10 * time.Second
 
 // watch ends each lease in time.
-func (l *leases) watch(ctx context.Context) {
+func (l *Leases) watch(ctx context.Context) {
 	for {
-		wait, now := time.Hour, l.a.part.Clock.Now()
+		wait, now := time.Hour, l.part.Clock.Now()
 		if err := l.prune(); err != nil {
-			l.a.part.Log.Error("a lease cannot be ended; it is tried again", "err", err)
+			l.part.Log.Error("a lease cannot be ended; it is tried again", "err", err)
 			wait = leaseRetry
 		} else {
 			for _, o := range l.ground().Leases {
 				wait = min(wait, max(o.Until.Sub(now), time.Millisecond))
 			}
 		}
-		rings, stop := base.Alarm(ctx, l.a.part.Clock, wait)
+		rings, stop := base.Alarm(ctx, l.part.Clock, wait)
 		select {
 		case <-ctx.Done():
 			stop()
 			return
-		case <-l.changed:
+		case <-l.due:
 		case <-rings:
 		}
 		stop()
 	}
 }
 
-// reports are the leases for the server.
-func (l *leases) reports() (out []onpath.LeaseReport) {
+// Reports are the leases for the server.
+func (l *Leases) Reports() (out []onpath.LeaseReport) {
 	for i, held := 0, l.ground().Leases; i < len(held); i++ {
 		r := onpath.LeaseReport{Name: held[i].Name, LeaseSpec: held[i].LeaseSpec, LeaseStatus: l.status(&held[i])}
 		r.Vport = held[i].Slot.Vport
@@ -328,6 +410,3 @@ func (l *leases) reports() (out []onpath.LeaseReport) {
 	}
 	return out
 }
-
-// isLease reports whether an instance is a publisher's engine, which no server planned.
-func isLease(p *onpath.InstancePlan) bool { return p.UID == onpath.LeaseInstance }

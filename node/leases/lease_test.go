@@ -1,4 +1,4 @@
-package node
+package leases
 
 import (
 	"context"
@@ -45,15 +45,12 @@ func TestDeciding(t *testing.T) {
 
 // TestSignallingEnds: an agent that is told to end while its plan gives leases ends.
 func TestSignallingEnds(t *testing.T) {
-	a, err := New(Options{Name: "n", StateDir: t.TempDir(), Datapath: puntless{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.plan = &onpath.NodePlan{Leases: &onpath.LeasePlan{}}
+	l := leasesOf(t, puntless{})
+	l.Follow(&onpath.NodePlan{Leases: &onpath.LeasePlan{}})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	ended := make(chan struct{})
-	go func() { a.signal.run(ctx); close(ended) }()
+	go func() { l.signal.run(ctx); close(ended) }()
 	select {
 	case <-ended:
 	case <-time.After(20 * time.Second):

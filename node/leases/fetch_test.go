@@ -1,9 +1,10 @@
-package node
+package leases
 
 import (
 	"context"
 	"encoding/hex"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,12 +16,15 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/engine"
+	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/machine"
+	"github.com/onpath/onpath/node/punt"
 	"github.com/onpath/onpath/signal/nslp"
 )
 
 // TestFetch: a module comes by its hash, within limits; all else has its reason.
 func TestFetch(t *testing.T) {
-	module, err := os.ReadFile("../functions/netmonitor/netmonitor.wasm")
+	module, err := os.ReadFile("../../functions/netmonitor/netmonitor.wasm")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,11 +100,8 @@ func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 func TestOwnAddresses(t *testing.T) {
 	web := httptest.NewServer(http.NotFoundHandler())
 	defer web.Close()
-	a, err := New(Options{Name: "n", StateDir: t.TempDir(), Datapath: noDatapath{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.leases.fetcher().get(t.Context(), web.URL, 10); err == nil || !strings.Contains(err.Error(), "no address of a publisher") {
+	l := leasesOf(t, noDatapath{})
+	if _, err := l.fetcher().get(t.Context(), web.URL, 10); err == nil || !strings.Contains(err.Error(), "no address of a publisher") {
 		t.Errorf("from %s: %v", web.URL, err)
 	}
 }
@@ -121,3 +122,11 @@ func TestMayFetch(t *testing.T) {
 }
 
 type noDatapath struct{ onpath.Datapath }
+
+// leasesOf are those of a node with a data path.
+func leasesOf(t *testing.T, d onpath.Datapath) *Leases {
+	t.Helper()
+	p := &base.Part{Node: "n", Dir: base.Dir(t.TempDir()), Datapath: d, Log: slog.New(slog.DiscardHandler), Clock: base.WallClock{}}
+	p.Begin(t.Context())
+	return New(p, &machine.Machine{}, punt.New(), Options{})
+}
