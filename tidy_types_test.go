@@ -28,7 +28,6 @@ const (
 var wideTypes = map[string]size{
 	"onpath.validation":             {62, 2, 0},
 	"api.Server":                    {104, 9, 0},
-	"api.logging":                   {106, 1, 0},
 	"api.reservationList":           {106, 1, 0},
 	"api.secrets":                   {107, 1, 0},
 	"api/client.Client":             {64, 8, 0},
@@ -67,7 +66,6 @@ var wideTypes = map[string]size{
 var wideEmbeds = map[string]bool{
 	"onpath.Prefix embeds net/netip.Prefix":                            true,
 	"accel.socket embeds os.File":                                      true,
-	"api.logging embeds api.Server":                                    true,
 	"api.reservationList embeds api.Server":                            true,
 	"api.secrets embeds api.Server":                                    true,
 	"bench.churnSite embeds bench.site":                                true,

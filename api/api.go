@@ -19,10 +19,13 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/join"
+	"github.com/onpath/onpath/api/nodes"
+	"github.com/onpath/onpath/api/questions"
 	"github.com/onpath/onpath/api/registry"
 	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/session"
-	"github.com/onpath/onpath/internal/fairshare"
+	"github.com/onpath/onpath/api/streams"
 	"github.com/onpath/onpath/internal/sealed"
 )
 
@@ -36,42 +39,35 @@ type Controller interface {
 	Check(ctx context.Context, changes []onpath.Change, force bool) (notes []string, err error)
 	// Preview says what changes would do, without doing it.
 	Preview(ctx context.Context, changes []onpath.Change) (*onpath.Preview, error)
-	// Trace finds the way of a packet.
-	Trace(ctx context.Context, r onpath.TraceRequest) (*onpath.Trace, error)
-	// WatchFlow counts a flow's packets hop by hop, and reads what was counted.
-	WatchFlow(ctx context.Context, r onpath.WatchRequest) (*onpath.FlowWatch, error)
-	// Counters are what a node has counted, asked once a second at most for all who want to know.
-	Counters(ctx context.Context, node string) (*onpath.Counters, error)
-	// Verify proves on the nodes' rules what chains promise, or refutes it.
-	Verify(ctx context.Context, r onpath.VerifyRequest) (*onpath.Verification, error)
 	// VerifyChange proves what would follow from changes; the error says which
 	// flow would go astray.
 	VerifyChange(ctx context.Context, changes []onpath.Change) error
-	// PushMetric takes a value that a chain's scaling goes by; a zero time means now.
-	PushMetric(ctx context.Context, chain onpath.Key, value float64, at time.Time) error
 	// Tell keeps an event about an object.
 	Tell(about onpath.Key, reason, message string, warning bool)
 	// Ready says why the controller does not work; nil if it does.
 	Ready(ctx context.Context) error
+	questions.Planner
+	nodes.Counters
 }
 
 // Admission says what nodes are given.
 type Admission interface {
-	// AcceptNode has a node that waits follow this server's store.
-	AcceptNode(ctx context.Context, name string) error
+	join.Admission
 	// NodeMayPull reports whether a node's plan names an image of a repository, TENANT/NAME.
 	NodeMayPull(node, repository string) bool
 }
 
+// Log is the operator's public log.
+type Log interface {
+	streams.Log
+	// Note writes an entry whose cause writes nothing.
+	Note(ctx context.Context, e onpath.LogEntry) error
+}
+
 // Notifications are what functions told their owners.
 type Notifications interface {
-	// List is what is stored, the latest last.
-	List(onpath.NotificationFilter) ([]onpath.Notification, error)
-	// Follow calls yield for the latest Limit that are stored (0: none), and for what is
-	// stored from then on, each once, until yield fails or ctx ends.
-	Follow(ctx context.Context, f onpath.NotificationFilter, yield func(onpath.Notification) error) error
-	// Forget deletes what is stored of a tenant that is deleted.
-	Forget(tenant string) error
+	streams.Notifications
+	join.Notifications
 }
 
 // Options of a server.
@@ -128,8 +124,7 @@ type Server struct {
 	pending *pending
 	metrics *metrics
 
-	traffic traffic
-	readers *fairshare.Rates // of the public log
+	join *join.Join
 
 	writing turns // Check and Write belong together
 }
@@ -151,7 +146,7 @@ func New(o Options) (*Server, error) {
 	if o.Metrics == nil {
 		o.Metrics = prometheus.NewRegistry()
 	}
-	s := &Server{o: o, log: o.Logger, readers: fairshare.NewRates(o.Clock, logRate, logBurst)}
+	s := &Server{o: o, log: o.Logger}
 	var err error
 	images := registry.Deps{Dir: o.Dir, Quota: o.ImageQuota, Used: s.usedImages, Log: o.Logger, Clock: o.Clock}
 	if o.Admission != nil {

@@ -93,7 +93,7 @@ func (s *Server) changeObjects(ctx context.Context, c changeSet) ([]changed, *wi
 				all[i].result.Version = o.Meta().Version
 			}
 		}
-		s.forget(writes)
+		s.join.Forget(writes)
 		s.noteHistory(ctx, rights.WhoIs(ctx).URI(), all)
 		s.log.Info("objects changed", "by", rights.WhoIs(ctx).URI(), "objects", len(writes), "first", writes[0].Key)
 		return all, waits, nil
@@ -529,7 +529,7 @@ func (s *Server) applied(ctx context.Context, a wire.Apply, all []changed, pendi
 	for _, c := range all {
 		out.Changes = append(out.Changes, c.result)
 		if k := c.change.Key; k.Kind == onpath.KindNode && c.result.Action == wire.Deleted && !a.DryRun {
-			s.forgetNode(k.Name)
+			s.join.ForgetNode(k.Name)
 		}
 	}
 	if !a.DryRun {

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/onpath/onpath/api/join"
 	"github.com/onpath/onpath/internal/fairshare"
 )
 
@@ -20,7 +21,7 @@ func (s *Server) ServeUnix(ctx context.Context, l net.Listener) error {
 
 // ServeTLS serves nodes and users on a TCP listener until ctx ends.
 func (s *Server) ServeTLS(ctx context.Context, l net.Listener) error {
-	a, err := s.authority()
+	a, err := join.Authority(s.o.Authority)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/wire"
@@ -194,48 +193,6 @@ func (s *Server) madeByChain(ctx context.Context, k onpath.Key, err error) error
 		}
 	}
 	return err
-}
-
-// forget keeps deleted nodes from coming back by themselves, and users and notifications of
-// a deleted tenant from being those of the next one with its name.
-func (s *Server) forget(writes []onpath.Change) {
-	for _, c := range writes {
-		switch {
-		case c.Object != nil:
-		case c.Key.Kind == onpath.KindNode:
-			s.forgetNode(c.Key.Name)
-		case c.Key.Kind == onpath.KindTenant:
-			s.forgetTenant(c.Key.Name)
-		}
-	}
-}
-
-func (s *Server) forgetTenant(name string) {
-	if s.o.Notifications != nil {
-		if err := s.o.Notifications.Forget(name); err != nil {
-			s.log.Error("the notifications of a deleted tenant could not be deleted", "tenant", name, "error", err)
-		}
-	}
-	if s.o.Authority == nil {
-		return
-	}
-	gone, err := s.o.Authority.RevokeTenant(name)
-	if err != nil {
-		s.log.Error("the users of a deleted tenant could not be revoked", "tenant", name, "error", err)
-	}
-	for _, uri := range gone {
-		s.router.EndRequests(uri)
-	}
-}
-
-func (s *Server) forgetNode(name string) {
-	if s.o.Authority != nil {
-		err := s.o.Authority.Revoke(auth.Identity{Role: auth.RoleNode, Name: name}.URI())
-		if err != nil && onpath.CodeOf(err) != onpath.CodeNotFound {
-			s.log.Error("the certificate of a deleted node could not be revoked", "node", name, "error", err)
-		}
-	}
-	s.o.Hub.Disconnect(name, "the node was deleted")
 }
 
 // decode reads one object strictly: an unknown field is an error.

@@ -10,19 +10,6 @@ import (
 	"github.com/onpath/onpath/api/router"
 )
 
-// redactable leaves of itself what a tenant may see.
-type redactable interface {
-	*onpath.Trace | *onpath.Verification
-	Redact(tenant string)
-}
-
-// redact leaves of an answer what the asker may see.
-func redact[T redactable](ctx context.Context, answer T) {
-	if who := rights.WhoIs(ctx); who.Role != auth.RoleOperator && answer != nil {
-		answer.Redact(who.Tenant)
-	}
-}
-
 // redactErrors is what is impossible about a change, for whoever asks: operators see who
 // else is concerned, a tenant's users learn nothing of other tenants' objects. Such an
 // error is then about k, which they change.

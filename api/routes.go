@@ -9,9 +9,12 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/join"
+	"github.com/onpath/onpath/api/nodes"
+	"github.com/onpath/onpath/api/questions"
 	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/router"
-	"github.com/onpath/onpath/api/session"
+	"github.com/onpath/onpath/api/streams"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -41,18 +44,15 @@ func (s *Server) routes() {
 	s.registerReservations()
 	s.registerApply()
 	s.registerConfirm()
-	s.registerTrace()
-	s.registerVerify()
-	s.registerMetric()
-	s.registerAccept()
-	s.registerWatchFlow()
-	s.registerPerNode()
-	s.registerFaults()
-	s.registerAuth()
 	s.registerHealth()
-	s.registerStreams()
-	s.router.Handle("GET "+session.Path, "session", s.serveSession)
-	s.router.Handle("GET /log/", "log", logging{s}.serveLog)
+	s.router.Stream("/v1/backup", "backup", "All that the server keeps, as a tar file; for operators on its own machine",
+		"application/x-tar", s.backup, router.Boolean("images", "the images that were pushed, too"))
+	questions.Register(s.router, questions.Deps{Planner: s.o.Controller})
+	nodes.Register(s.router, nodes.Deps{Store: s.o.Store, Hub: s.o.Hub, Counters: s.o.Controller, Authority: s.o.Authority, Log: s.log})
+	streams.Register(s.router, streams.Deps{Store: s.o.Store, Notifications: s.o.Notifications, Public: s.o.Log,
+		Watches: s.metrics.watches, Clock: s.o.Clock})
+	s.join = join.Register(s.router, join.Deps{Store: s.o.Store, Authority: s.o.Authority, Admission: s.o.Admission, Hub: s.o.Hub,
+		Notifications: s.o.Notifications, Address: s.o.Address, Log: s.log})
 	s.images.Register(s.router)
 	s.router.Handle("GET /metrics", "metrics", s.serveMetrics)
 	s.router.HandleOwn("/", func(w http.ResponseWriter, r *http.Request) { s.router.Fail(w, r, nothingThere(r)) })

@@ -1,4 +1,4 @@
-package api
+package questions
 
 import (
 	"context"
@@ -18,7 +18,7 @@ type traceInput struct {
 	Gateway  string `query:"gateway" doc:"the node where the packet enters; default all"`
 }
 
-func (s *Server) registerTrace() {
+func (s *Questions) registerTrace() {
 	router.Register(s.router, router.Operation(http.MethodGet, "/v1/trace", "trace",
 		"The way of a packet, both directions, from the plan and live flow entries"),
 		func(ctx context.Context, in *traceInput) (*struct{ Body onpath.Trace }, error) {
@@ -30,13 +30,13 @@ func (s *Server) registerTrace() {
 		})
 }
 
-func (s *Server) trace(ctx context.Context, in *traceInput) (*onpath.Trace, error) {
+func (s *Questions) trace(ctx context.Context, in *traceInput) (*onpath.Trace, error) {
 	r, ok := onpath.TraceRequest{Gateway: in.Gateway, Tenant: rights.ScopeTenant(ctx, "")}, true
 	r.Tuple, ok = tupleOf(in)
 	if !ok {
 		return nil, noTuple(in)
 	}
-	t, err := s.o.Controller.Trace(ctx, r)
+	t, err := s.d.Planner.Trace(ctx, r)
 	redact(ctx, t)
 	return t, err
 }

@@ -1,4 +1,4 @@
-package api
+package join
 
 import (
 	"context"
@@ -11,17 +11,7 @@ import (
 	"github.com/onpath/onpath/api/wire"
 )
 
-// authority is the server's, or an error that says how to get one.
-func (s *Server) authority() (*auth.Authority, error) {
-	if s.o.Authority == nil {
-		e := onpath.Errorf(onpath.CodeUnsupported, "the server listens on its unix socket only, so nobody can join from elsewhere")
-		e.Remedy = "start it with --listen ADDRESS:PORT, or write server.listen into its onpath.yaml"
-		return nil, e
-	}
-	return s.o.Authority, nil
-}
-
-func (s *Server) registerAuth() {
+func (s *Join) registerAuth() {
 	router.RegisterSmall(s.router, http.MethodPost, "/v1/tokens", "create-token", "Make a join token for a node or user", s.createToken)
 	router.RegisterSmall(s.router, http.MethodGet, "/v1/tokens", "list-tokens", "Join tokens that can still be used", s.listTokens)
 	router.RegisterSmall(s.router, http.MethodDelete, "/v1/tokens/{id}", "delete-token", "Make a join token unusable", s.deleteToken)
@@ -35,13 +25,13 @@ func (s *Server) registerAuth() {
 		})
 }
 
-func (s *Server) createToken(ctx context.Context, in *router.Body[auth.TokenRequest]) (*router.Body[wire.Token], error) {
-	a, err := s.authority()
+func (s *Join) createToken(ctx context.Context, in *router.Body[auth.TokenRequest]) (*router.Body[wire.Token], error) {
+	a, err := Authority(s.d.Authority)
 	if err != nil {
 		return nil, err
 	}
 	if in.Body.Address == "" {
-		in.Body.Address = s.o.Address
+		in.Body.Address = s.d.Address
 	}
 	if in.Body.Address == "" {
 		e := onpath.Errorf(onpath.CodeInvalid, "it is not known at which address others reach this server")
@@ -59,19 +49,19 @@ func (s *Server) createToken(ctx context.Context, in *router.Body[auth.TokenRequ
 	if err != nil {
 		return nil, err
 	}
-	s.log.Info("join token made", "by", rights.WhoIs(ctx).URI(), "id", info.ID, "role", info.Role, "name", info.Name,
+	s.d.Log.Info("join token made", "by", rights.WhoIs(ctx).URI(), "id", info.ID, "role", info.Role, "name", info.Name,
 		"expires", info.Expires)
 	return router.NewBody(wire.Token{Word: word, ID: info.ID, Expires: info.Expires}), nil
 }
 
 // tenantOf refuses tokens for users of a tenant that does not exist. Two tenants always
 // do, also before the planner has made them.
-func (s *Server) tenantOf(ctx context.Context, r auth.TokenRequest) error {
+func (s *Join) tenantOf(ctx context.Context, r auth.TokenRequest) error {
 	who := auth.Identity{Role: r.Role}
 	if !who.Tenanted() || r.Tenant == "" || r.Tenant == onpath.DefaultTenant || r.Tenant == onpath.OperatorTenant {
 		return nil
 	}
-	_, err := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: r.Tenant})
+	_, err := s.d.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: r.Tenant})
 	if onpath.CodeOf(err) != onpath.CodeNotFound {
 		return err
 	}
@@ -80,18 +70,18 @@ func (s *Server) tenantOf(ctx context.Context, r auth.TokenRequest) error {
 	return e
 }
 
-func (s *Server) listTokens(ctx context.Context, _ *struct{}) (*router.Body[[]auth.TokenInfo], error) {
-	a, err := s.authority()
+func (s *Join) listTokens(ctx context.Context, _ *struct{}) (*router.Body[[]auth.TokenInfo], error) {
+	a, err := Authority(s.d.Authority)
 	if err != nil {
 		return nil, err
 	}
 	return router.NewBody(a.Tokens()), nil
 }
 
-func (s *Server) deleteToken(ctx context.Context, in *struct {
+func (s *Join) deleteToken(ctx context.Context, in *struct {
 	ID string `path:"id"`
 }) (*struct{}, error) {
-	a, err := s.authority()
+	a, err := Authority(s.d.Authority)
 	if err != nil {
 		return nil, err
 	}
@@ -110,23 +100,23 @@ func (s *Server) deleteToken(ctx context.Context, in *struct {
 	return nil, nil
 }
 
-func (s *Server) join(ctx context.Context, in *router.Body[wire.Join]) (*router.Body[wire.Joined], error) {
-	a, err := s.authority()
+func (s *Join) join(ctx context.Context, in *router.Body[wire.Join]) (*router.Body[wire.Joined], error) {
+	a, err := Authority(s.d.Authority)
 	if err != nil {
 		return nil, err
 	}
 	cert, who, err := a.Join(in.Body.Secret, in.Body.Name, []byte(in.Body.Request))
 	if err != nil {
 		s.router.NoteRefusedJoin(ctx, in.Body.Name, err)
-		s.log.Warn("a join was refused", "name", in.Body.Name, "error", err)
+		s.d.Log.Warn("a join was refused", "name", in.Body.Name, "error", err)
 		return nil, err
 	}
-	s.log.Info("joined", "identity", who.URI())
+	s.d.Log.Info("joined", "identity", who.URI())
 	return router.NewBody(wire.Joined{Certificate: string(cert), Authority: string(a.CertPEM()), Identity: who.URI()}), nil
 }
 
-func (s *Server) renew(ctx context.Context, in *router.Body[wire.Renew]) (*router.Body[wire.Joined], error) {
-	a, err := s.authority()
+func (s *Join) renew(ctx context.Context, in *router.Body[wire.Renew]) (*router.Body[wire.Joined], error) {
+	a, err := Authority(s.d.Authority)
 	if err != nil {
 		return nil, err
 	}
@@ -135,12 +125,12 @@ func (s *Server) renew(ctx context.Context, in *router.Body[wire.Renew]) (*route
 	if err != nil {
 		return nil, err
 	}
-	s.log.Info("certificate renewed", "identity", who.URI())
+	s.d.Log.Info("certificate renewed", "identity", who.URI())
 	return router.NewBody(wire.Joined{Certificate: string(cert), Authority: string(a.CertPEM()), Identity: who.URI()}), nil
 }
 
-func (s *Server) revoke(ctx context.Context, in *router.Body[wire.Revoke]) (*struct{}, error) {
-	a, err := s.authority()
+func (s *Join) revoke(ctx context.Context, in *router.Body[wire.Revoke]) (*struct{}, error) {
+	a, err := Authority(s.d.Authority)
 	if err != nil {
 		return nil, err
 	}
@@ -155,9 +145,9 @@ func (s *Server) revoke(ctx context.Context, in *router.Body[wire.Revoke]) (*str
 		return nil, err
 	}
 	s.router.EndRequests(who.URI())
-	s.log.Info("certificates revoked", "by", rights.WhoIs(ctx).URI(), "identity", who.URI())
+	s.d.Log.Info("certificates revoked", "by", rights.WhoIs(ctx).URI(), "identity", who.URI())
 	if who.Role == auth.RoleNode {
-		s.o.Hub.Disconnect(who.Name, "its certificate was revoked")
+		s.d.Hub.Disconnect(who.Name, "its certificate was revoked")
 	}
 	return nil, nil
 }

@@ -1,4 +1,4 @@
-package api
+package streams
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func (f watched) covers(k onpath.Key) bool {
 	return !f.user || (k.Kind == onpath.KindTenant && k.Name == f.tenant)
 }
 
-func (s *Server) watch(w http.ResponseWriter, r *http.Request) error {
+func (s *Streams) watch(w http.ResponseWriter, r *http.Request) error {
 	q := router.Query(r, "from", "kinds", "tenant")
 	last := int64(q.Integer("from", 0))
 	if q.Err != nil {
@@ -47,16 +47,16 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	if last == 0 { // from now: the caller learns when that is, to resume from it
-		if _, last, err = s.o.Store.List(ctx, onpath.KindCloudlet, ""); err != nil {
+		if _, last, err = s.d.Store.List(ctx, onpath.KindCloudlet, ""); err != nil {
 			return err
 		}
 	}
-	events, err := s.o.Store.Watch(ctx, last, f.covers)
+	events, err := s.d.Store.Watch(ctx, last, f.covers)
 	if err != nil {
 		return err
 	}
-	s.metrics.watches.Inc()
-	defer s.metrics.watches.Dec()
+	s.d.Watches.Inc()
+	defer s.d.Watches.Dec()
 	out := router.NewStream(w, "application/x-ndjson")
 	out.Send(progress(last))
 	tick := time.NewTicker(heartbeat)

@@ -1,4 +1,4 @@
-package api
+package nodes
 
 import (
 	"context"
@@ -20,14 +20,14 @@ type nodeInput struct {
 	Node string `query:"node" doc:"only this one; default all that are connected"`
 }
 
-func (s *Server) registerPerNode() {
+func (s *Nodes) registerPerNode() {
 	registerPerNode[onpath.Counters](s, "/v1/counters", "counters", "Hop counters, by node", onpath.OpCounters)
 	registerPerNode[[]onpath.Distance](s, "/v1/distances", "distances", "What nodes measured last of each other, by node",
 		onpath.OpDistances)
 	registerPerNode[map[string]onpath.Usage](s, "/v1/usage", "usage", "What instances use, by node", onpath.OpUsage)
 }
 
-func registerPerNode[T any](s *Server, path, id, summary string, op onpath.NodeOp) {
+func registerPerNode[T any](s *Nodes, path, id, summary string, op onpath.NodeOp) {
 	router.Register(s.router, router.Operation(http.MethodGet, path, id, summary),
 		func(ctx context.Context, in *nodeInput) (*struct{ Body wire.PerNode[T] }, error) {
 			out, err := askNodes[T](ctx, s, in.Node, op)
@@ -39,7 +39,7 @@ func registerPerNode[T any](s *Server, path, id, summary string, op onpath.NodeO
 }
 
 // askNodes has all nodes, or one, answer with a JSON value.
-func askNodes[T any](ctx context.Context, s *Server, node string, op onpath.NodeOp) (*wire.PerNode[T], error) {
+func askNodes[T any](ctx context.Context, s *Nodes, node string, op onpath.NodeOp) (*wire.PerNode[T], error) {
 	out, err := eachNode(ctx, s.nodesMeant(node), func(ctx context.Context, n string) (v T, err error) {
 		return v, s.askNode(ctx, n, op, &v)
 	})
@@ -76,8 +76,8 @@ func eachNode[T any](ctx context.Context, nodes []string, ask func(context.Conte
 	return out, router.Stopped(request, nil) // then no node was away
 }
 
-func (s *Server) askNode(ctx context.Context, node string, op onpath.NodeOp, v any) error {
-	c, err := s.o.Hub.Call(ctx, node, op, struct{}{})
+func (s *Nodes) askNode(ctx context.Context, node string, op onpath.NodeOp, v any) error {
+	c, err := s.d.Hub.Call(ctx, node, op, struct{}{})
 	if err != nil {
 		return err
 	}
@@ -89,9 +89,9 @@ func (s *Server) askNode(ctx context.Context, node string, op onpath.NodeOp, v a
 	return json.Unmarshal(b, v)
 }
 
-func (s *Server) nodesMeant(node string) []string {
+func (s *Nodes) nodesMeant(node string) []string {
 	if node != "" {
 		return []string{node}
 	}
-	return s.o.Hub.Connected()
+	return s.d.Hub.Connected()
 }

@@ -1,4 +1,4 @@
-package api
+package questions
 
 import (
 	"context"
@@ -14,12 +14,12 @@ type metricInput struct {
 	Body wire.MetricValue
 }
 
-func (s *Server) registerMetric() {
+func (s *Questions) registerMetric() {
 	op := router.ItemOperation(http.MethodPost, "/v1/chains/{tenant}/{name}/metric", "push-metric",
 		"Report a value that a chain's scaling goes by")
 	router.Register(s.router, op, func(ctx context.Context, in *metricInput) (*struct{}, error) {
 		k := in.Key(onpath.KindChain)
-		if err := s.o.Controller.PushMetric(ctx, k, in.Body.Value, in.Body.Time); err != nil {
+		if err := s.d.Planner.PushMetric(ctx, k, in.Body.Value, in.Body.Time); err != nil {
 			return nil, err
 		}
 		return nil, nil

@@ -1,7 +1,6 @@
-package api
+package streams
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -12,7 +11,7 @@ import (
 	"github.com/onpath/onpath/internal/fairshare"
 )
 
-// Log is the operator's public log.
+// Log is the operator's public log, as it is read.
 type Log interface {
 	// Key is what who verifies the log needs (golang.org/x/mod/sumdb/note).
 	Key() string
@@ -23,8 +22,6 @@ type Log interface {
 	// Audit calls yield for the last entries of a tenant ("": of all), in clear, the
 	// latest last.
 	Audit(tenant string, last int, yield func(onpath.LoggedEntry) error) error
-	// Note writes an entry whose cause writes nothing.
-	Note(ctx context.Context, e onpath.LogEntry) error
 }
 
 // Requests for the log that one network has a second: a watcher has a few, who reads all of
@@ -34,12 +31,9 @@ const (
 	logBurst = 1000
 )
 
-// logging is what the server does for the log.
-type logging struct{ *Server }
-
 // serveLog answers GET /log/….
-func (s logging) serveLog(w http.ResponseWriter, r *http.Request) error {
-	if s.o.Log == nil {
+func (s *Streams) serveLog(w http.ResponseWriter, r *http.Request) error {
+	if s.d.Public == nil {
 		return onpath.Errorf(onpath.CodeUnsupported, "this server keeps no public log")
 	}
 	from := fairshare.Address(r.RemoteAddr) // operators at the unix socket have none
@@ -50,13 +44,13 @@ func (s logging) serveLog(w http.ResponseWriter, r *http.Request) error {
 	var err error
 	switch path := strings.TrimPrefix(r.URL.Path, "/log/"); {
 	case path == "key":
-		b = []byte(s.o.Log.Key() + "\n")
+		b = []byte(s.d.Public.Key() + "\n")
 	case path == "checkpoint":
-		if b = s.o.Log.Checkpoint(); b == nil {
+		if b = s.d.Public.Checkpoint(); b == nil {
 			err = onpath.Errorf(onpath.CodeUnavailable, "the log is not signed just now: the server's log says why")
 		}
 	default:
-		b, err = s.o.Log.Tile(path)
+		b, err = s.d.Public.Tile(path)
 	}
 	if err != nil {
 		return err
@@ -75,7 +69,7 @@ const (
 )
 
 // audit sends entries of the log in clear, to operators and to the tenant that they are of.
-func (s logging) audit(w http.ResponseWriter, r *http.Request) error {
+func (s *Streams) audit(w http.ResponseWriter, r *http.Request) error {
 	q := router.Query(r, "tenant", "limit")
 	tenant, limit := rights.ScopeTenant(r.Context(), q.Get("tenant")), q.Integer("limit", defaultAudit)
 	switch {
@@ -83,11 +77,11 @@ func (s logging) audit(w http.ResponseWriter, r *http.Request) error {
 		return q.Err
 	case limit < 1 || limit > mostAudit:
 		return onpath.Errorf(onpath.CodeInvalid, "limit: %d is out of range: 1 to %d", limit, mostAudit)
-	case s.o.Log == nil:
+	case s.d.Public == nil:
 		return onpath.Errorf(onpath.CodeUnsupported, "this server keeps no public log")
 	}
 	out := router.NewStream(w, "application/x-ndjson")
-	err := s.o.Log.Audit(tenant, limit, func(e onpath.LoggedEntry) error {
+	err := s.d.Public.Audit(tenant, limit, func(e onpath.LoggedEntry) error {
 		b, err := json.Marshal(&e)
 		out.Send(append(b, '\n'))
 		return err

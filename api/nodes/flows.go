@@ -1,4 +1,4 @@
-package api
+package nodes
 
 import (
 	"bufio"
@@ -16,7 +16,7 @@ import (
 
 // flows sends the flow entries of all nodes. A user sees those at his
 // instances, one of which he names.
-func (s *Server) flows(w http.ResponseWriter, r *http.Request) error {
+func (s *Nodes) flows(w http.ResponseWriter, r *http.Request) error {
 	q := router.Query(r, router.WithTuple("path", "node", "instance")...)
 	f := onpath.FlowFilter{Tuple: q.Tuple(), Path: onpath.PathID(q.Integer("path", 0))}
 	if q.Err != nil {
@@ -47,8 +47,8 @@ func (s *Server) flows(w http.ResponseWriter, r *http.Request) error {
 // flowsIdle is how long a node may be silent between two entries.
 const flowsIdle = 10 * time.Second
 
-func (s *Server) nodeFlows(ctx context.Context, node string, f onpath.FlowFilter, out *router.StreamWriter) error {
-	c, err := s.o.Hub.Call(ctx, node, onpath.OpFlows, f)
+func (s *Nodes) nodeFlows(ctx context.Context, node string, f onpath.FlowFilter, out *router.StreamWriter) error {
+	c, err := s.d.Hub.Call(ctx, node, onpath.OpFlows, f)
 	if err != nil {
 		return err
 	}

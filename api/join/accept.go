@@ -1,4 +1,4 @@
-package api
+package join
 
 import (
 	"context"
@@ -8,16 +8,16 @@ import (
 	"github.com/onpath/onpath/api/router"
 )
 
-func (s *Server) registerAccept() {
+func (s *Join) registerAccept() {
 	router.RegisterSmall(s.router, http.MethodPost, "/v1/nodes/{name}/accept", "accept-node",
 		"Have a node that waits follow this server's store",
 		func(ctx context.Context, in *struct {
 			Name string `path:"name"`
 		}) (*struct{}, error) {
-			if err := s.o.Admission.AcceptNode(ctx, in.Name); err != nil {
+			if err := s.d.Admission.AcceptNode(ctx, in.Name); err != nil {
 				return nil, err
 			}
-			s.log.Info("node accepted", "by", rights.WhoIs(ctx).URI(), "node", in.Name)
+			s.d.Log.Info("node accepted", "by", rights.WhoIs(ctx).URI(), "node", in.Name)
 			return nil, nil
 		})
 }

@@ -1,4 +1,4 @@
-package api
+package questions
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"github.com/onpath/onpath/api/router"
 )
 
-func (s *Server) registerWatchFlow() {
+func (s *Questions) registerWatchFlow() {
 	router.Register(s.router, router.Operation(http.MethodGet, "/v1/watchflow", "watchFlow",
 		"Count a flow's packets at each hop, and read what was counted since the first request; ends by itself ten seconds after the "+
 			"last one"),
@@ -21,10 +21,10 @@ func (s *Server) registerWatchFlow() {
 		})
 }
 
-func (s *Server) watchFlow(ctx context.Context, in *traceInput) (*onpath.FlowWatch, error) {
+func (s *Questions) watchFlow(ctx context.Context, in *traceInput) (*onpath.FlowWatch, error) {
 	t, ok := tupleOf(in)
 	if !ok {
 		return nil, noTuple(in)
 	}
-	return s.o.Controller.WatchFlow(ctx, onpath.WatchRequest{Tuple: t, Gateway: in.Gateway})
+	return s.d.Planner.WatchFlow(ctx, onpath.WatchRequest{Tuple: t, Gateway: in.Gateway})
 }

@@ -1,4 +1,4 @@
-package api
+package nodes
 
 import (
 	"context"
@@ -22,6 +22,8 @@ const (
 // traffic is asked of all nodes once a second for all who look, and of none when nobody
 // does.
 type traffic struct {
+	d Deps
+
 	mu      sync.Mutex
 	looking int
 	stop    context.CancelFunc
@@ -29,7 +31,7 @@ type traffic struct {
 	more    chan struct{}    // closed when there is another
 }
 
-func (s *Server) serveTraffic(w http.ResponseWriter, r *http.Request) error {
+func (t *traffic) serve(w http.ResponseWriter, r *http.Request) error {
 	q := router.Query(r, "tenant")
 	if q.Err != nil {
 		return q.Err
@@ -38,17 +40,17 @@ func (s *Server) serveTraffic(w http.ResponseWriter, r *http.Request) error {
 	if who := rights.WhoIs(r.Context()); who.Tenanted() {
 		tenant = who.Tenant
 	}
-	look(s)
-	defer lookAway(s)
+	t.look()
+	defer t.lookAway()
 	out := router.NewStream(w, "application/x-ndjson")
 	out.Send(nil)
 	for last := (time.Time{}); ; {
-		list, more := s.traffic.since(last)
-		for _, t := range list {
-			if last = t.Time; tenant != "" {
-				t = t.OfTenant(tenant)
+		list, more := t.since(last)
+		for _, x := range list {
+			if last = x.Time; tenant != "" {
+				x = x.OfTenant(tenant)
 			}
-			b, err := json.Marshal(&t)
+			b, err := json.Marshal(&x)
 			if err != nil {
 				return err
 			}
@@ -77,8 +79,7 @@ func (t *traffic) since(last time.Time) (list []onpath.Traffic, more <-chan stru
 }
 
 // look begins to ask the nodes, if nobody looked.
-func look(s *Server) {
-	t := &s.traffic
+func (t *traffic) look() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.more == nil {
@@ -90,11 +91,10 @@ func look(s *Server) {
 	t.forget(time.Now())
 	var ctx context.Context
 	ctx, t.stop = context.WithCancel(context.Background())
-	go sample(ctx, s)
+	go t.sample(ctx)
 }
 
-func lookAway(s *Server) {
-	t := &s.traffic
+func (t *traffic) lookAway() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.looking--; t.looking == 0 {
@@ -102,19 +102,19 @@ func lookAway(s *Server) {
 	}
 }
 
-func sample(ctx context.Context, s *Server) {
+func (t *traffic) sample(ctx context.Context) {
 	tick := time.NewTicker(trafficEvery)
 	defer tick.Stop()
 	var before *wire.PerNode[*onpath.Counters]
 	var at time.Time
 	for {
-		now, err := eachNode(ctx, s.nodesMeant(""), s.o.Controller.Counters)
+		now, err := eachNode(ctx, t.d.Hub.Connected(), t.d.Counters.Counters)
 		if err != nil {
 			return
 		}
 		took := time.Now()
 		if before != nil {
-			s.traffic.keep(rates(countedNames(ctx, s), before, now, took, took.Sub(at)))
+			t.keep(rates(countedNames(ctx, t.d.Store), before, now, took, took.Sub(at)))
 		}
 		before, at = now, took
 		select {
@@ -198,11 +198,11 @@ type counted struct {
 	paths  map[onpath.PathID]string
 }
 
-func countedNames(ctx context.Context, s *Server) counted {
+func countedNames(ctx context.Context, store onpath.Store) counted {
 	c := counted{map[onpath.VportID]string{}, map[onpath.VportID]onpath.Kind{}, map[onpath.VportID]string{},
 		map[onpath.PathID]string{}}
 	for _, kind := range []onpath.Kind{onpath.KindInstance, onpath.KindNode, onpath.KindChain} {
-		list, _, err := s.o.Store.List(ctx, kind, "")
+		list, _, err := store.List(ctx, kind, "")
 		if err != nil {
 			continue // the next second knows
 		}

@@ -1,4 +1,4 @@
-package api
+package nodes
 
 import (
 	"io"
@@ -12,7 +12,7 @@ import (
 
 // exec connects the caller with a command; the two speak frames that the server
 // does not look into.
-func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
+func (s *Nodes) exec(w http.ResponseWriter, r *http.Request) error {
 	q := router.Query(r, "command", "tty", "stdin")
 	request := onpath.ExecRequest{Command: q.Values["command"], TTY: q.Boolean("tty"), Stdin: q.Boolean("stdin")}
 	switch {
@@ -32,7 +32,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	c, err := s.o.Hub.Call(r.Context(), i.Spec.Node, onpath.OpExec, request)
+	c, err := s.d.Hub.Call(r.Context(), i.Spec.Node, onpath.OpExec, request)
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 		return nil // the caller is gone
 	}
 	defer conn.Close()
-	s.log.Info("exec", "by", rights.WhoIs(r.Context()).URI(), "instance", request.Instance, "command", request.Command)
+	s.d.Log.Info("exec", "by", rights.WhoIs(r.Context()).URI(), "instance", request.Instance, "command", request.Command)
 	go func() {
 		_, _ = io.Copy(c, conn)
 		_ = c.Close() // the caller is gone: end the command

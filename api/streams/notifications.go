@@ -1,4 +1,4 @@
-package api
+package streams
 
 import (
 	"context"
@@ -16,7 +16,7 @@ const (
 )
 
 // notifications sends what functions told their owners. A user sees those of his tenant.
-func (s *Server) notifications(w http.ResponseWriter, r *http.Request) error {
+func (s *Streams) notifications(w http.ResponseWriter, r *http.Request) error {
 	q := router.Query(r, "tenant", "instance", "limit", "follow")
 	f := onpath.NotificationFilter{Tenant: q.Get("tenant"), Instance: q.Get("instance")}
 	f.Limit = q.Integer("limit", defaultNotifications)
@@ -26,7 +26,7 @@ func (s *Server) notifications(w http.ResponseWriter, r *http.Request) error {
 		return q.Err
 	case f.Limit < 0 || f.Limit > mostNotifications:
 		return onpath.Errorf(onpath.CodeInvalid, "limit: %d is out of range: 0 to %d", f.Limit, mostNotifications)
-	case s.o.Notifications == nil:
+	case s.d.Notifications == nil:
 		return onpath.Errorf(onpath.CodeUnsupported, "this server keeps no notifications")
 	}
 	if who := rights.WhoIs(r.Context()); who.Tenanted() {
@@ -42,12 +42,12 @@ func (s *Server) notifications(w http.ResponseWriter, r *http.Request) error {
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
 		out.Send(nil)
-		err := s.o.Notifications.Follow(ctx, f, write)
+		err := s.d.Notifications.Follow(ctx, f, write)
 		out.End(router.Stopped(r.Context(), err))
 		return nil
 	}
 	if f.Limit > 0 {
-		list, err := s.o.Notifications.List(f)
+		list, err := s.d.Notifications.List(f)
 		if err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package api
+package questions
 
 import (
 	"context"
@@ -14,7 +14,7 @@ type verifyInput struct {
 	Live   bool     `query:"live" doc:"the rules that nodes have acknowledged; default the newest planned"`
 }
 
-func (s *Server) registerVerify() {
+func (s *Questions) registerVerify() {
 	router.Register(s.router, router.Operation(http.MethodGet, "/v1/verify", "verify",
 		"Prove on the rules of the whole network that chains keep their promise, or show a flow for which they do not"),
 		func(ctx context.Context, in *verifyInput) (*struct{ Body onpath.Verification }, error) {
@@ -26,13 +26,13 @@ func (s *Server) registerVerify() {
 		})
 }
 
-func (s *Server) verify(ctx context.Context, in *verifyInput) (*onpath.Verification, error) {
+func (s *Questions) verify(ctx context.Context, in *verifyInput) (*onpath.Verification, error) {
 	r := onpath.VerifyRequest{Live: in.Live, Tenant: rights.ScopeTenant(ctx, "")}
 	for _, c := range in.Chains {
 		tenant, name := onpath.Ref(c).Resolve(rights.OwnTenant(ctx))
 		r.Chains = append(r.Chains, tenant+"/"+name)
 	}
-	p, err := s.o.Controller.Verify(ctx, r)
+	p, err := s.d.Planner.Verify(ctx, r)
 	redact(ctx, p)
 	return p, err
 }

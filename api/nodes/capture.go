@@ -1,4 +1,4 @@
-package api
+package nodes
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"github.com/onpath/onpath/api/router"
 )
 
-func (s *Server) capture(w http.ResponseWriter, r *http.Request) error {
+func (s *Nodes) capture(w http.ResponseWriter, r *http.Request) error {
 	q := router.Query(r, router.WithTuple("count", "length", "back", "node", "instance")...)
 	spec := onpath.CaptureSpec{Count: q.Amount("count"), Length: q.Amount("length"), Tuple: q.Tuple()}
 	back := q.Boolean("back")
@@ -43,9 +43,9 @@ func (s *Server) capture(w http.ResponseWriter, r *http.Request) error {
 const userCapture = 10 * time.Minute
 
 // captureAt finds the vport meant, and its node.
-func (s *Server) captureAt(ctx context.Context, q *router.Values, back bool, spec *onpath.CaptureSpec) (string, error) {
+func (s *Nodes) captureAt(ctx context.Context, q *router.Values, back bool, spec *onpath.CaptureSpec) (string, error) {
 	if name := q.Get("node"); name != "" {
-		o, err := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindNode, Name: name})
+		o, err := s.d.Store.Get(ctx, onpath.Key{Kind: onpath.KindNode, Name: name})
 		if err != nil {
 			return "", err
 		}

@@ -1,4 +1,4 @@
-package api
+package nodes
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"github.com/onpath/onpath/api/router"
 )
 
-func (s *Server) logs(w http.ResponseWriter, r *http.Request) error {
+func (s *Nodes) logs(w http.ResponseWriter, r *http.Request) error {
 	q := router.Query(r, "tail", "follow", "previous", "since", "timestamps")
 	request := onpath.LogsRequest{Tail: q.Integer("tail", -1), Follow: q.Boolean("follow"), Previous: q.Boolean("previous"),
 		Since: q.Duration("since"), Timestamps: q.Boolean("timestamps")}
@@ -28,13 +28,13 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) error {
 
 // writer is where an instance is, and its name there; of a lease, the engine with all modules
 // of its publisher's.
-func writer(ctx context.Context, s *Server, tenant, name string) (node, instance string, err error) {
+func writer(ctx context.Context, s *Nodes, tenant, name string) (node, instance string, err error) {
 	i, err := s.instance(ctx, tenant, name)
 	if err == nil {
 		return i.Spec.Node, tenant + "/" + name, nil
 	}
 	if onpath.CodeOf(err) == onpath.CodeNotFound {
-		if o, lerr := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindLease, Tenant: tenant, Name: name}); lerr == nil {
+		if o, lerr := s.d.Store.Get(ctx, onpath.Key{Kind: onpath.KindLease, Tenant: tenant, Name: name}); lerr == nil {
 			l := o.(*onpath.Lease)
 			return l.Spec.Node, l.Spec.Publisher + "/" + onpath.LeaseInstance, nil
 		}

@@ -1,4 +1,4 @@
-package api
+package nodes
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 // faultTime is how long a node may take to cause a fault.
 const faultTime = 10 * time.Second
 
-func (s *Server) registerFaults() {
+func (s *Nodes) registerFaults() {
 	op := router.Operation(http.MethodPost, "/v1/faults", "fault", "Cause a fault of an instance or a node on purpose; it ends by itself")
 	router.Register(s.router, op, func(ctx context.Context, in *struct{ Body onpath.FaultRequest }) (*struct{ Body onpath.Fault }, error) {
 		f, err := s.fault(ctx, in.Body)
@@ -29,13 +29,13 @@ func (s *Server) registerFaults() {
 
 // fault has the node cause a fault, of itself or an instance. The node's event, and the
 // log here, tell who asked.
-func (s *Server) fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault, error) {
+func (s *Nodes) fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
 	}
 	node := r.Node
 	if r.Kind.OfNode() {
-		if _, err := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindNode, Name: node}); err != nil {
+		if _, err := s.d.Store.Get(ctx, onpath.Key{Kind: onpath.KindNode, Name: node}); err != nil {
 			return nil, err
 		}
 	} else {
@@ -47,10 +47,10 @@ func (s *Server) fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Faul
 		r.Instance, node = tenant+"/"+name, i.Spec.Node
 	}
 	r.By = rights.WhoIs(ctx).URI()
-	s.log.Warn("a fault is caused on purpose", "kind", r.Kind, "instance", r.Instance, "node", node, "for", r.For.String(), "by", r.By)
+	s.d.Log.Warn("a fault is caused on purpose", "kind", r.Kind, "instance", r.Instance, "node", node, "for", r.For.String(), "by", r.By)
 	ctx, cancel := context.WithTimeout(ctx, faultTime)
 	defer cancel()
-	c, err := s.o.Hub.Call(ctx, node, onpath.OpFault, r)
+	c, err := s.d.Hub.Call(ctx, node, onpath.OpFault, r)
 	if err != nil {
 		return nil, ofOlder(err, node, r.Kind)
 	}
