@@ -11,8 +11,12 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/claims"
+	"github.com/onpath/onpath/control/events"
 	"github.com/onpath/onpath/control/look"
+	"github.com/onpath/onpath/control/names"
 	"github.com/onpath/onpath/control/pool"
+	"github.com/onpath/onpath/control/timer"
 	"github.com/onpath/onpath/plan"
 )
 
@@ -32,7 +36,7 @@ type Options struct {
 	Hub   Hub
 	// Clock is time.Now where nil, After time.After: they pass time together.
 	Clock onpath.Clock
-	After After
+	After timer.After
 	// Boot is the time since the machine started, suspended or not; nil: the clock is believed.
 	Boot func() time.Duration
 	Log  *slog.Logger
@@ -58,7 +62,7 @@ const coalesce = 2 * time.Millisecond
 type Controller struct {
 	o      Options
 	log    *slog.Logger
-	events *eventLog
+	events *events.Log
 	wake   chan struct{}
 	loaded chan struct{} // closed once the mirror is filled
 
@@ -80,7 +84,8 @@ type Controller struct {
 	looks    *look.Shared
 	scaling  scaling
 	pool     *pool.Pool
-	names    *names
+	names    *names.Names
+	claims   *claims.Claims
 	metering metering
 	uses     atomic.Pointer[map[onpath.Key]pool.Use] // of reservations
 	// reservedBy is the reservation of each deployment that has one, as of the last step.
@@ -123,18 +128,22 @@ func New(o Options) *Controller {
 		o.KeepEvents = 500
 	}
 	c := &Controller{
-		o: o, log: o.Log, events: newEventLog(o),
+		o: o, log: o.Log, events: events.New(events.Options{Store: o.Store, Clock: o.Clock, After: o.After, Log: o.Log, Keep: o.KeepEvents}),
 		wake: make(chan struct{}, 1), loaded: make(chan struct{}),
 		mirror: newMirror(), nodes: map[string]*session{}, missing: map[onpath.Key]onpath.Object{}, asides: map[onpath.Key]aside{},
 		scaling: scaling{chains: map[onpath.Key]*scaled{}}, make: new(plan.Planner).Make,
 		metering: metering{gone: map[string]time.Time{}, billed: map[string][]string{}},
 	}
-	c.pool, c.names = c.newPool(), newNames()
+	c.pool, c.names = c.newPool(), names.New(o.Hub, o.Clock)
+	c.claims = claims.New(claims.Options{Store: o.Store, Hub: o.Hub, Clock: o.Clock, After: o.After, Secret: o.Settings.Secret, Events: c.events})
 	c.looks = look.New(func(ctx context.Context, node string, op onpath.NodeOp, request any) (io.ReadWriteCloser, error) {
 		return o.Hub.Call(ctx, node, op, request)
 	})
 	return c
 }
+
+// Names tells where names of services lead.
+func (c *Controller) Names() *names.Names { return c.names }
 
 // Loaded is closed once the store has been read.
 func (c *Controller) Loaded() <-chan struct{} { return c.loaded }
@@ -181,12 +190,12 @@ func (c *Controller) Run(ctx context.Context) error {
 	for _, f := range []func(){
 		func() { _ = c.pool.Run(ctx) },
 		func() { c.follow(ctx, revision) },
-		func() { c.events.run(ctx) },
+		func() { c.events.Run(ctx) },
 		func() { c.awaitNodes(ctx) },
 		func() { c.scale(ctx) },
 		func() { c.meter(ctx) },
-		func() { claims{c}.prove(ctx) },
-		func() { clients{c}.measureAll(ctx) },
+		func() { c.claims.Run(ctx) },
+		func() { c.names.Run(ctx) },
 	} {
 		wg.Add(1)
 		go func() { defer wg.Done(); f() }()
@@ -259,7 +268,7 @@ func (c *Controller) loop(ctx context.Context, wg *sync.WaitGroup) {
 				continue // the node that was silent has reported meanwhile
 			}
 		case <-c.wake:
-			if c.o.After.sleep(ctx, coalesce) != nil {
+			if c.o.After.Sleep(ctx, coalesce) != nil {
 				return
 			}
 			select {
@@ -332,7 +341,7 @@ func (c *Controller) plan(s *plan.Snapshot) (r *plan.Result) {
 		}
 		c.planTold = s.Now
 		c.log.Error("nothing can be planned, all nodes keep the plans they have; it is tried again with the next change", "err", c.planErr, "stack", string(debug.Stack()))
-		c.events.add(plan.Event{About: onpath.Key{Kind: onpath.KindTenant, Name: onpath.OperatorTenant}, Reason: "PlannerFailed", Warning: true,
+		c.events.Add(plan.Event{About: onpath.Key{Kind: onpath.KindTenant, Name: onpath.OperatorTenant}, Reason: "PlannerFailed", Warning: true,
 			Message: fmt.Sprintf("nothing new is planned, nodes go on as they are: %v; undo the last change, and report this with the server's log", e)}, s.Now)
 	}()
 	return c.make(s)

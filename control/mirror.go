@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/claims"
 )
 
 // mirror holds the objects of the store, events and reservations apart, as far as known here.
@@ -133,7 +134,7 @@ func (c *Controller) load(ctx context.Context) (int64, error) {
 			fresh.put(o)
 		}
 		if k == onpath.KindEvent {
-			c.events.load(list)
+			c.events.Load(list)
 		}
 	}
 	c.mu.Lock()
@@ -166,7 +167,7 @@ func (c *Controller) follow(ctx context.Context, revision int64) {
 		if !told {
 			c.log.Warn("the watch of the store broke; it is read again as soon as it answers", "err", err)
 		}
-		if c.o.After.sleep(ctx, 100*time.Millisecond) != nil {
+		if c.o.After.Sleep(ctx, 100*time.Millisecond) != nil {
 			return
 		}
 		r, err := c.load(ctx)
@@ -200,14 +201,20 @@ func (c *Controller) changed(e onpath.StoreEvent) bool {
 	if e.Object == nil {
 		gone := c.mirror.remove(e.Key, e.Revision)
 		if gone && e.Key.Kind == onpath.KindTenant { // the next of its name is somebody else
-			c.events.forget(e.Key.Name)
+			c.events.Forget(e.Key.Name)
 		}
 		if st := c.nodes[e.Key.Name]; gone && e.Key.Kind == onpath.KindNode && st != nil && !st.connected {
 			delete(c.nodes, e.Key.Name)
 		}
 		return gone
 	}
-	return c.mirror.put(e.Object)
+	old := c.mirror.objects[e.Key]
+	if !c.mirror.put(e.Object) {
+		return false
+	}
+	was, _ := old.(*onpath.PrefixClaim)
+	claim, _ := e.Object.(*onpath.PrefixClaim)
+	return was == nil || claim == nil || claims.News(was, claim)
 }
 
 // settle drops what has left a node and is not among its meters: it is billed, or never ran.

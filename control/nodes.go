@@ -92,12 +92,12 @@ func (c *Controller) NodeEvent(node string, e onpath.NodeEvent) {
 	if !ok || !c.hasToDoWith(node, about) {
 		about = onpath.Key{Kind: onpath.KindNode, Name: node}
 	}
-	c.events.add(plan.Event{About: about, Node: node, Reason: e.Reason, Message: e.Message, Warning: e.Warning}, e.Time)
+	c.events.Add(plan.Event{About: about, Node: node, Reason: e.Reason, Message: e.Message, Warning: e.Warning}, e.Time)
 }
 
 // Tell keeps an event that the server itself has to tell.
 func (c *Controller) Tell(about onpath.Key, reason, message string, warning bool) {
-	c.events.add(plan.Event{About: about, Reason: reason, Message: message, Warning: warning}, c.o.Clock())
+	c.events.Add(plan.Event{About: about, Reason: reason, Message: message, Warning: warning}, c.o.Clock())
 }
 
 // NodeGone notes that a node's session ended. The node counts as away only when
@@ -232,7 +232,7 @@ func (c *Controller) inPlan(node string, has func(*onpath.DatapathConfig) bool) 
 
 // tellOf warns about a node's own configuration.
 func (c *Controller) tellOf(n *onpath.Node, reason, message string) {
-	c.events.add(plan.Event{About: onpath.KeyOf(n), Node: n.Metadata.Name, Reason: reason, Message: message, Warning: true}, c.o.Clock())
+	c.events.Add(plan.Event{About: onpath.KeyOf(n), Node: n.Metadata.Name, Reason: reason, Message: message, Warning: true}, c.o.Clock())
 }
 
 // tellOverruled says that a Node object holds against the machine's configuration; n is

@@ -77,7 +77,7 @@ func (c *Controller) setAside(ctx context.Context, ch onpath.Change, err error) 
 	c.asides[ch.Key] = aside{version: version}
 	c.mu.Unlock()
 	c.log.Error("what was decided about an object does not fit into the store; it stays as it is", "object", ch.Key, "err", err)
-	c.events.add(plan.Event{About: ch.Key, Reason: "SetAside", Warning: true, Message: message}, c.o.Clock())
+	c.events.Add(plan.Event{About: ch.Key, Reason: "SetAside", Warning: true, Message: message}, c.o.Clock())
 }
 
 // conditionsOf are an object's, nil if it has none.

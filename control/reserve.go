@@ -12,6 +12,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/control/pool"
 	"github.com/onpath/onpath/plan"
+	"github.com/onpath/onpath/plan/near"
 )
 
 // reserving is what the scheduler of reservations asks of a Controller, and is asked by it.
@@ -154,7 +155,34 @@ func (c *Controller) observe(r *plan.Result) {
 	reserving{c}.noteInstances(uses)
 	c.uses.Store(&uses)
 	c.pool.Observe(nodes, cloudlets)
-	c.names.note(c.mirror.objects, cloudlets)
+	gateways := connectedGateways(c)
+	c.names.Note(c.mirror.objects, nearby(cloudlets), gateways)
+	c.claims.Note(c.mirror.objects, leasesAt(c.nodes), gateways)
+}
+
+// nearby are cloudlets as clients are near them.
+func nearby(cloudlets map[string]pool.Cloudlet) near.Map {
+	out := make(near.Map, len(cloudlets))
+	for name, cl := range cloudlets {
+		out[name] = near.Cloudlet{Location: cl.Location, Prefixes: cl.Prefixes, RTT: cl.RTT}
+	}
+	return out
+}
+
+// leasesAt are the tenants of which modules are at nodes, by the nodes' word.
+func leasesAt(nodes map[string]*session) map[string][]string {
+	at := map[string][]string{}
+	for name, st := range nodes {
+		if st.state.Report == nil {
+			continue
+		}
+		for i := range st.state.Report.Leases {
+			if l := &st.state.Report.Leases[i]; l.Known {
+				at[name] = append(at[name], l.Publisher)
+			}
+		}
+	}
+	return at
 }
 
 func (c *Controller) observeNode(o *onpath.Node, taken onpath.Resources, now time.Time, grace time.Duration) pool.Node {

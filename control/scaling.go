@@ -77,7 +77,7 @@ func (c *Controller) scale(ctx context.Context) {
 			every = time.Second
 		}
 		c.mu.Unlock()
-		if c.o.After.sleep(ctx, every) != nil {
+		if c.o.After.Sleep(ctx, every) != nil {
 			return
 		}
 		c.measure(ctx)
@@ -242,7 +242,7 @@ func (c *Controller) writeScaling(ctx context.Context, w scaleWrite) {
 		c.kick()
 	}
 	for _, e := range w.events {
-		c.events.add(e, c.o.Clock())
+		c.events.Add(e, c.o.Clock())
 		c.log.Info("scaling", "chain", e.About.String(), "reason", e.Reason, "message", e.Message)
 	}
 }

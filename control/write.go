@@ -95,7 +95,7 @@ func (c *Controller) write(ctx context.Context, d *decisions) {
 	c.storeErr = nil
 	c.mu.Unlock()
 	for _, e := range d.events {
-		c.events.add(e, c.o.Clock())
+		c.events.Add(e, c.o.Clock())
 	}
 }
 
@@ -117,7 +117,7 @@ func (c *Controller) failed(ctx context.Context, what string, err error) {
 	if news {
 		c.log.Error("decisions cannot be written to the store; it is tried on", "doing", what, "err", err)
 	}
-	_ = c.o.After.sleep(ctx, 200*time.Millisecond)
+	_ = c.o.After.Sleep(ctx, 200*time.Millisecond)
 }
 
 // writePart writes changes that fit into one request. If one of them was

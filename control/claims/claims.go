@@ -1,4 +1,5 @@
-package control
+// Package claims asks for what claims of prefixes rest on.
+package claims
 
 import (
 	"cmp"
@@ -18,6 +19,9 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/events"
+	"github.com/onpath/onpath/control/timer"
+	"github.com/onpath/onpath/plan"
 	"github.com/onpath/onpath/store"
 )
 
@@ -36,12 +40,84 @@ const (
 	askingATenant = 10
 )
 
-// claims asks for what claims rest on.
-type claims struct{ *Controller }
+// Hub reaches the nodes.
+type Hub interface {
+	Call(ctx context.Context, node string, op onpath.NodeOp, request any) (io.ReadWriteCloser, error)
+}
 
-// prove asks for the proofs of claims, and takes them back when they end. plan/ownership
+// Options of Claims.
+type Options struct {
+	Store  onpath.Store
+	Hub    Hub
+	Clock  onpath.Clock
+	After  timer.After
+	Secret []byte // passwords are made with it
+	Events *events.Log
+}
+
+// Claims asks for what claims rest on, and writes how they stand. Make one with New.
+type Claims struct {
+	o Options
+
+	mu       sync.Mutex
+	claims   map[onpath.Key]*onpath.PrefixClaim // the newest that are known
+	tenants  map[string]*onpath.Tenant
+	chains   map[string]sites    // where those of a tenant may steer
+	leases   map[string][]string // tenants of which modules are at a node
+	gateways map[string][]string // that are connected, by cloudlet
+	host     map[string]bool     // gateways of which chains may take what they themselves send
+}
+
+// sites are the cloudlets in which chains may steer, or all of them.
+type sites struct {
+	at  map[string]bool
+	all bool
+}
+
+// New makes Claims that know nothing yet, and ask for nothing.
+func New(o Options) *Claims { return &Claims{o: o} }
+
+// Note takes up how things stand: the objects, the tenants of which modules are at nodes, and
+// the connected gateways by cloudlet.
+func (c *Claims) Note(objects map[onpath.Key]onpath.Object, leases, gateways map[string][]string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.claims
+	c.claims, c.tenants, c.chains = map[onpath.Key]*onpath.PrefixClaim{}, map[string]*onpath.Tenant{}, map[string]sites{}
+	c.leases, c.gateways, c.host = leases, gateways, map[string]bool{}
+	for k, o := range objects {
+		switch o := o.(type) {
+		case *onpath.PrefixClaim:
+			if was := before[k]; was != nil && was.Metadata.UID == o.Metadata.UID && was.Metadata.Version > o.Metadata.Version {
+				o = was // it was written here a moment ago
+			}
+			c.claims[k] = o
+		case *onpath.Tenant:
+			c.tenants[k.Name] = o
+		case *onpath.Chain:
+			c.chains[k.Tenant] = c.chains[k.Tenant].with(o)
+		case *onpath.Node:
+			c.host[k.Name] = slices.ContainsFunc(o.Spec.Uplinks, func(u onpath.Uplink) bool { return u.Attach == onpath.AttachHost })
+		}
+	}
+}
+
+// with adds where a chain may steer: what its status says is of the newest path, and the one
+// before may steer still.
+func (s sites) with(o *onpath.Chain) sites {
+	if s.at == nil {
+		s.at = map[string]bool{}
+	}
+	s.all = s.all || len(o.Spec.At.Cloudlets) == 0
+	for _, cloudlet := range o.Spec.At.Cloudlets {
+		s.at[cloudlet] = true
+	}
+	return s
+}
+
+// Run asks for the proofs of claims, and takes them back when they end. plan/ownership
 // counts what is written here.
-func (c claims) prove(ctx context.Context) {
+func (c *Claims) Run(ctx context.Context) {
 	busy := map[onpath.Key]bool{}
 	done := make(chan onpath.Key)
 	turns := turns{}
@@ -97,14 +173,11 @@ func (t turns) take(p *onpath.PrefixClaim, now time.Time) bool {
 }
 
 // dueClaims are claims to be asked for now, or of which something is to be written.
-func (c claims) dueClaims(busy map[onpath.Key]bool) (out []*onpath.PrefixClaim) {
+func (c *Claims) dueClaims(busy map[onpath.Key]bool) (out []*onpath.PrefixClaim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.held {
-		return nil
-	}
 	now := c.o.Clock()
-	for k, p := range c.mirror.claims {
+	for k, p := range c.claims {
 		if !busy[k] && (claimDue(p, now) || p.Spec.Method == onpath.ByOperator && c.givenStale(p)) {
 			out = append(out, p)
 		}
@@ -157,16 +230,15 @@ func claimDue(p *onpath.PrefixClaim, now time.Time) bool {
 
 // givenStale reports whether the status of a claim by the operator's word is not so any
 // more. Callers hold mu.
-func (c claims) givenStale(p *onpath.PrefixClaim) bool {
+func (c *Claims) givenStale(p *onpath.PrefixClaim) bool {
 	state := c.givenState(p)
 	return state != p.Status.State || state == onpath.ClaimProved && p.Status.Prefix != p.Spec.Prefix
 }
 
 // givenState is that of a claim by the operator's word. Callers hold mu.
-func (c claims) givenState(p *onpath.PrefixClaim) onpath.ClaimState {
-	t, _ := c.mirror.objects[onpath.Key{Kind: onpath.KindTenant, Name: p.Metadata.Tenant}].(*onpath.Tenant)
+func (c *Claims) givenState(p *onpath.PrefixClaim) onpath.ClaimState {
 	switch {
-	case p.Given(t):
+	case p.Given(c.tenants[p.Metadata.Tenant]):
 		return onpath.ClaimProved
 	case p.Status.State == onpath.ClaimProved || p.Status.State == onpath.ClaimLost:
 		return onpath.ClaimLost
@@ -175,7 +247,7 @@ func (c claims) givenState(p *onpath.PrefixClaim) onpath.ClaimState {
 }
 
 // proveOne asks for one claim and writes how it stands.
-func (c claims) proveOne(ctx context.Context, p *onpath.PrefixClaim) {
+func (c *Claims) proveOne(ctx context.Context, p *onpath.PrefixClaim) {
 	next := onpath.Clone(p)
 	if p.Spec.Method == onpath.ByOperator {
 		c.mu.Lock()
@@ -196,16 +268,21 @@ func (c claims) proveOne(ctx context.Context, p *onpath.PrefixClaim) {
 	}
 	changes := []onpath.Change{{Key: onpath.KeyOf(p), Object: next, Version: p.Metadata.Version}}
 	if _, err := c.o.Store.Write(store.FollowUp(ctx), onpath.Batch{Changes: changes}); err != nil {
-		if onpath.CodeOf(err) == onpath.CodeConflict {
-			_ = c.reread(ctx, onpath.KeyOf(p)) // changed meanwhile: it is looked at again
-		}
-		return
+		return // it was changed meanwhile: it is looked at again
 	}
-	c.took(changes)
+	c.mu.Lock()
+	if was := c.claims[onpath.KeyOf(p)]; was != nil && was.Metadata.Version < next.Metadata.Version {
+		c.claims[onpath.KeyOf(p)] = next
+	}
+	c.mu.Unlock()
 	c.tellClaim(p, next)
-	if a, b := &p.Status, &next.Status; a.State != b.State || a.Prefix != b.Prefix || a.Since != b.Since {
-		c.kick() // a proof that goes on is no news
-	}
+}
+
+// News reports whether a claim says something else of whose a prefix is: a proof that goes on
+// is no news.
+func News(old, next *onpath.PrefixClaim) bool {
+	a, b := &old.Status, &next.Status
+	return a.State != b.State || a.Prefix != b.Prefix || a.Since != b.Since || old.Metadata.Generation != next.Metadata.Generation
 }
 
 // given is how a claim by the operator's word stands.
@@ -252,8 +329,8 @@ func settleClaim(p *onpath.PrefixClaim, a onpath.PasswordAnswer, now time.Time) 
 }
 
 // password is a claim's own: another claim, or one made anew, has another.
-func (c claims) password(p *onpath.PrefixClaim) string {
-	h := hmac.New(sha256.New, c.o.Settings.Secret)
+func (c *Claims) password(p *onpath.PrefixClaim) string {
+	h := hmac.New(sha256.New, c.o.Secret)
 	for _, part := range []string{"claim", p.Metadata.Tenant, p.Metadata.Name, p.Metadata.UID, p.Spec.Prefix.String()} {
 		fmt.Fprintf(h, "%d:%s", len(part), part)
 	}
@@ -261,7 +338,7 @@ func (c claims) password(p *onpath.PrefixClaim) string {
 }
 
 // askGateways has gateways ask the address of a claim: all must see the password.
-func (c claims) askGateways(ctx context.Context, p *onpath.PrefixClaim, password string) onpath.PasswordAnswer {
+func (c *Claims) askGateways(ctx context.Context, p *onpath.PrefixClaim, password string) onpath.PasswordAnswer {
 	nodes := c.askingNodes(p.Metadata.Tenant)
 	if len(nodes) == 0 {
 		return onpath.PasswordAnswer{Saw: "no gateway is connected that could ask"}
@@ -295,7 +372,7 @@ func (c claims) askGateways(ctx context.Context, p *onpath.PrefixClaim, password
 	return all
 }
 
-func (c claims) askNode(ctx context.Context, node string, r onpath.PasswordRequest) (a onpath.PasswordAnswer, err error) {
+func (c *Claims) askNode(ctx context.Context, node string, r onpath.PasswordRequest) (a onpath.PasswordAnswer, err error) {
 	s, err := c.o.Hub.Call(ctx, node, onpath.OpProve, r)
 	if err != nil {
 		return a, err
@@ -314,20 +391,18 @@ func (c claims) askNode(ctx context.Context, node string, r onpath.PasswordReque
 // tenant may steer packets. No chain takes what a gateway itself asks: of the gateways on
 // the way to an address the last one hears the address, and no instance of the tenant's
 // that answers in its place.
-func (c claims) askingNodes(tenant string) (out []string) {
-	gateways := connectedGateways(c.Controller)
+func (c *Claims) askingNodes(tenant string) (out []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	at, all := c.chainsAt(tenant)
-	others := 2
-	for cloudlet, list := range gateways { // in the order of the map, which is another one each time
-		list = slices.DeleteFunc(list, c.carriesHost)
+	others, chains := 2, c.chains[tenant]
+	for cloudlet, list := range c.gateways { // in the order of the map, which is another one each time
+		list = slices.DeleteFunc(slices.Clone(list), func(n string) bool { return c.host[n] })
 		if len(list) > 0 && others > 0 {
 			out = append(out, list[rand.IntN(len(list))])
 			others--
 		}
 		for _, n := range list {
-			if all || at[cloudlet] || c.leasesAt(tenant, n) {
+			if chains.all || chains.at[cloudlet] || slices.Contains(c.leases[n], tenant) {
 				out = append(out, n)
 			}
 		}
@@ -336,42 +411,13 @@ func (c claims) askingNodes(tenant string) (out []string) {
 	return slices.Compact(out)
 }
 
-// carriesHost reports whether chains may take what a node itself sends. Callers hold mu.
-func (c claims) carriesHost(node string) bool {
-	n, ok := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: node}].(*onpath.Node)
-	return !ok || slices.ContainsFunc(n.Spec.Uplinks, func(u onpath.Uplink) bool { return u.Attach == onpath.AttachHost })
-}
-
-// chainsAt are the cloudlets in which chains of a tenant may steer, or all of them: what
-// their status says is of the newest path, and the one before may steer still. Callers hold mu.
-func (c claims) chainsAt(tenant string) (at map[string]bool, all bool) {
-	at = map[string]bool{}
-	for k, o := range c.mirror.chains {
-		if k.Tenant != tenant {
-			continue
-		}
-		all = all || len(o.Spec.At.Cloudlets) == 0
-		for _, cloudlet := range o.Spec.At.Cloudlets {
-			at[cloudlet] = true
-		}
-	}
-	return at, all
-}
-
-// leasesAt reports whether modules of a tenant's are at a node. Callers hold mu.
-func (c claims) leasesAt(tenant, node string) bool {
-	st := c.nodes[node]
-	return st != nil && st.state.Report != nil && slices.ContainsFunc(st.state.Report.Leases, func(l onpath.LeaseReport) bool {
-		return l.Known && l.Publisher == tenant
-	})
-}
-
 // tellClaim tells the tenant what became of a claim.
-func (c claims) tellClaim(old, next *onpath.PrefixClaim) {
+func (c *Claims) tellClaim(old, next *onpath.PrefixClaim) {
 	if old.Status.State == next.Status.State {
 		return
 	}
 	warn := next.Status.State != onpath.ClaimProved && next.Status.State != onpath.ClaimAsked
 	reason := "Claim" + strings.ToUpper(string(next.Status.State[:1])) + string(next.Status.State[1:])
-	c.Tell(onpath.KeyOf(next), reason, fmt.Sprintf("%s is %s: %s", next.Spec.Prefix, next.Status.State, next.Status.Evidence), warn)
+	c.o.Events.Add(plan.Event{About: onpath.KeyOf(next), Reason: reason, Warning: warn,
+		Message: fmt.Sprintf("%s is %s: %s", next.Spec.Prefix, next.Status.State, next.Status.Evidence)}, c.o.Clock())
 }

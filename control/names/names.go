@@ -1,4 +1,5 @@
-package control
+// Package names keeps where the names of services lead, and how far clients are from cloudlets.
+package names
 
 import (
 	"context"
@@ -13,18 +14,24 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/control/pool"
 	"github.com/onpath/onpath/plan/near"
 )
 
-// names keeps where the names of services lead, and how far clients are from cloudlets.
-type names struct {
+// Hub reaches the nodes.
+type Hub interface {
+	Call(ctx context.Context, node string, op onpath.NodeOp, request any) (io.ReadWriteCloser, error)
+}
+
+// Names is what a name server asks. Make one with New.
+type Names struct {
+	hub       Hub
+	clock     onpath.Clock
 	directory atomic.Pointer[near.Directory]
 	asked     chan netip.Addr // clients to whom round trips are to be measured
 
-	last lastNoted // what the directory was made of; mu of the Controller guards it
-
 	mu         sync.Mutex
+	last       lastNoted           // what the directory was made of
+	gateways   map[string][]string // that are connected, by cloudlet
 	young, old map[netip.Prefix]clientRTTs
 }
 
@@ -57,21 +64,16 @@ const (
 	clientTimeout = 3 * time.Second
 )
 
-func newNames() *names {
-	return &names{asked: make(chan netip.Addr, clientsWait), young: map[netip.Prefix]clientRTTs{}}
+// New makes Names that know nothing yet.
+func New(hub Hub, clock onpath.Clock) *Names {
+	return &Names{hub: hub, clock: clock, asked: make(chan netip.Addr, clientsWait), young: map[netip.Prefix]clientRTTs{}}
 }
 
-// Names tells where names of services lead.
-func (c *Controller) Names() Names { return Names{clients{c}} }
-
-// Names is what a name server asks.
-type Names struct{ c clients }
-
 // Directory is where names of services lead now; nil: nothing was planned yet.
-func (n Names) Directory() *near.Directory { return n.c.names.directory.Load() }
+func (n *Names) Directory() *near.Directory { return n.directory.Load() }
 
-// note takes up how services stand. Callers hold mu of the Controller.
-func (n *names) note(objects map[onpath.Key]onpath.Object, cloudlets map[string]pool.Cloudlet) {
+// Note takes up how services and cloudlets stand, and which gateways are connected in each.
+func (n *Names) Note(objects map[onpath.Key]onpath.Object, cloudlets near.Map, gateways map[string][]string) {
 	now := lastNoted{objects: map[onpath.Object]bool{}, cloudlets: near.Map{}}
 	var services []*onpath.Service
 	var tenants []*onpath.Tenant
@@ -88,10 +90,11 @@ func (n *names) note(objects map[onpath.Key]onpath.Object, cloudlets map[string]
 		}
 	}
 	if len(services) > 0 {
-		for name, cl := range cloudlets {
-			now.cloudlets[name] = near.Cloudlet{Location: cl.Location, Prefixes: cl.Prefixes, RTT: cl.RTT}
-		}
+		now.cloudlets = cloudlets
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.gateways = gateways
 	if n.directory.Load() == nil || !now.same(n.last) {
 		n.last = now
 		n.directory.Store(near.NewDirectory(services, tenants, now.cloudlets, n.measured))
@@ -116,7 +119,7 @@ func clientsOf(a netip.Addr) netip.Prefix {
 }
 
 // measured are the round trips to clients with addresses of a prefix.
-func (n *names) measured(p netip.Prefix) map[string]time.Duration {
+func (n *Names) measured(p netip.Prefix) map[string]time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	k := clientsOf(p.Addr())
@@ -129,9 +132,8 @@ func (n *names) measured(p netip.Prefix) map[string]time.Duration {
 // Seen has the round trips to a client measured, if they are not known and its network has
 // asked for some seconds: by a gateway of each cloudlet. When many come at once, some have
 // to ask again.
-func (s Names) Seen(a netip.Addr) {
-	c, n := s.c, s.c.names
-	if !onpath.Claimable(a) || s.Directory().Knows(a) || !n.lasting(clientsOf(a), c.o.Clock()) {
+func (n *Names) Seen(a netip.Addr) {
+	if !onpath.Claimable(a) || n.Directory().Knows(a) || !n.lasting(clientsOf(a), n.clock()) {
 		return
 	}
 	select {
@@ -141,7 +143,7 @@ func (s Names) Seen(a netip.Addr) {
 }
 
 // lasting notes that clients of a network ask, and reports whether they are to be measured.
-func (n *names) lasting(k netip.Prefix, now time.Time) bool {
+func (n *Names) lasting(k netip.Prefix, now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	x, ok := n.young[k]
@@ -155,18 +157,15 @@ func (n *names) lasting(k netip.Prefix, now time.Time) bool {
 }
 
 // keep notes the round trips of a network. Callers hold mu.
-func (n *names) keep(k netip.Prefix, x clientRTTs) {
+func (n *Names) keep(k netip.Prefix, x clientRTTs) {
 	if _, ok := n.young[k]; !ok && len(n.young) >= mostClients {
 		n.old, n.young = n.young, map[netip.Prefix]clientRTTs{}
 	}
 	n.young[k] = x
 }
 
-// clients measures how far clients are.
-type clients struct{ *Controller }
-
-// measureAll measures round trips to those seen until ctx ends.
-func (c clients) measureAll(ctx context.Context) {
+// Run measures round trips to clients seen until ctx ends.
+func (n *Names) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for range echoesAtOnce {
@@ -175,18 +174,18 @@ func (c clients) measureAll(ctx context.Context) {
 				select {
 				case <-ctx.Done():
 					return
-				case a := <-c.names.asked:
-					c.measure(ctx, a)
+				case a := <-n.asked:
+					n.measure(ctx, a)
 				}
 			}
 		})
 	}
 }
 
-func (c clients) measure(ctx context.Context, a netip.Addr) {
-	n, k := c.names, clientsOf(a)
+func (n *Names) measure(ctx context.Context, a netip.Addr) {
+	k := clientsOf(a)
 	n.mu.Lock()
-	now := c.o.Clock()
+	now := n.clock()
 	x := n.young[k]
 	if x.known(now) { // by another worker, meanwhile
 		n.mu.Unlock()
@@ -195,23 +194,26 @@ func (c clients) measure(ctx context.Context, a netip.Addr) {
 	x.at = now
 	n.keep(k, x)
 	n.mu.Unlock()
-	x.rtt = c.roundTripsTo(ctx, a)
-	x.at = c.o.Clock()
+	x.rtt = n.roundTripsTo(ctx, a)
+	x.at = n.clock()
 	n.mu.Lock()
 	n.keep(k, x)
 	n.mu.Unlock()
 }
 
 // roundTripsTo are the round trips from a gateway of each cloudlet to an address.
-func (c clients) roundTripsTo(ctx context.Context, a netip.Addr) map[string]time.Duration {
+func (n *Names) roundTripsTo(ctx context.Context, a netip.Addr) map[string]time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, clientTimeout)
 	defer cancel()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	out := map[string]time.Duration{}
-	for cloudlet, nodes := range connectedGateways(c.Controller) {
+	n.mu.Lock()
+	gateways := n.gateways
+	n.mu.Unlock()
+	for cloudlet, nodes := range gateways {
 		wg.Go(func() {
-			answer, err := c.echo(ctx, nodes[rand.IntN(len(nodes))], a)
+			answer, err := n.echo(ctx, nodes[rand.IntN(len(nodes))], a)
 			if err == nil && answer.RTT > 0 {
 				mu.Lock()
 				out[cloudlet] = time.Duration(answer.RTT)
@@ -223,8 +225,8 @@ func (c clients) roundTripsTo(ctx context.Context, a netip.Addr) map[string]time
 	return out
 }
 
-func (c clients) echo(ctx context.Context, node string, to netip.Addr) (a onpath.EchoAnswer, err error) {
-	s, err := c.o.Hub.Call(ctx, node, onpath.OpEcho, onpath.EchoRequest{Address: to})
+func (n *Names) echo(ctx context.Context, node string, to netip.Addr) (a onpath.EchoAnswer, err error) {
+	s, err := n.hub.Call(ctx, node, onpath.OpEcho, onpath.EchoRequest{Address: to})
 	if err != nil {
 		return a, err
 	}
@@ -235,18 +237,4 @@ func (c clients) echo(ctx context.Context, node string, to netip.Addr) (a onpath
 		err = json.Unmarshal(b, &a)
 	}
 	return a, err
-}
-
-// connectedGateways are the nodes with uplinks that are connected, by cloudlet.
-func connectedGateways(c *Controller) map[string][]string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	of := map[string][]string{}
-	for name, st := range c.nodes {
-		n, ok := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: name}].(*onpath.Node)
-		if ok && st.connected && n.Accepted() && len(n.Spec.Uplinks) > 0 {
-			of[n.Spec.Cloudlet] = append(of[n.Spec.Cloudlet], name)
-		}
-	}
-	return of
 }

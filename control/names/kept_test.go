@@ -1,4 +1,4 @@
-package control
+package names
 
 import (
 	"net/netip"
@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/control/pool"
+	"github.com/onpath/onpath/plan/near"
 )
 
 // TestWhoIsMeasured: one question has nobody measured, since its source may be made up, and
 // however many ask, what is kept of them is bounded.
 func TestWhoIsMeasured(t *testing.T) {
-	n, now := newNames(), time.Unix(1e9, 0)
+	n, now := New(nil, time.Now), time.Unix(1e9, 0)
 	k := netip.MustParsePrefix("192.0.2.0/24")
 	if n.lasting(k, now) || n.lasting(k, now.Add(clientsAsk/2)) {
 		t.Error("it is measured at once")
@@ -35,15 +35,15 @@ func TestWhoIsMeasured(t *testing.T) {
 
 // TestDirectoryKept: a directory is made anew when what it says may have changed, and else not.
 func TestDirectoryKept(t *testing.T) {
-	n := newNames()
+	n := New(nil, time.Now)
 	of := func(k onpath.Kind) onpath.TypeMeta { return onpath.TypeMeta{APIVersion: onpath.APIVersion, Kind: k} }
 	o := &onpath.Service{TypeMeta: of(onpath.KindService), Metadata: onpath.Metadata{Name: "cdn"}, Spec: onpath.ServiceSpec{Name: "cdn.example.net"}}
 	chain := &onpath.Chain{TypeMeta: of(onpath.KindChain), Metadata: onpath.Metadata{Name: "web"}}
 	tenant := &onpath.Tenant{TypeMeta: of(onpath.KindTenant), Metadata: onpath.Metadata{Name: "acme"},
 		Spec: onpath.TenantSpec{Zones: []string{"acme.example"}}}
 	objects := map[onpath.Key]onpath.Object{onpath.KeyOf(o): o, onpath.KeyOf(chain): chain, onpath.KeyOf(tenant): tenant}
-	cloudlets := func(rtt time.Duration) map[string]pool.Cloudlet {
-		return map[string]pool.Cloudlet{"one": {RTT: map[string]time.Duration{"two": rtt}}, "two": {}}
+	cloudlets := func(rtt time.Duration) near.Map {
+		return near.Map{"one": {RTT: map[string]time.Duration{"two": rtt}}, "two": {}}
 	}
 	rtt := time.Millisecond
 	for _, c := range []struct {
@@ -61,7 +61,7 @@ func TestDirectoryKept(t *testing.T) {
 	} {
 		was := n.directory.Load()
 		c.change()
-		n.note(objects, cloudlets(rtt))
+		n.Note(objects, cloudlets(rtt), nil)
 		if anew := n.directory.Load() != was; anew != c.anew {
 			t.Errorf("%s: made anew %t, want %t", c.what, anew, c.anew)
 		}

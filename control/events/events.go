@@ -1,4 +1,5 @@
-package control
+// Package events keeps what happened, for those whom it is about.
+package events
 
 import (
 	"cmp"
@@ -11,16 +12,17 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/timer"
 	"github.com/onpath/onpath/plan"
 )
 
-// eventLog keeps the last events of each tenant in the store. Repeats of an
+// Log keeps the last events of each tenant in the store. Repeats of an
 // event are counted in the one that is there. Writing happens in the
 // background: telling what happened must not hold up doing something about it.
-type eventLog struct {
+type Log struct {
 	store onpath.Store
 	clock onpath.Clock
-	after After
+	after timer.After
 	log   *slog.Logger
 	keep  int
 
@@ -38,9 +40,19 @@ type eventKey struct {
 	tenant, about, node, reason, message string
 }
 
-func newEventLog(o Options) *eventLog {
-	return &eventLog{
-		store: o.Store, clock: o.Clock, after: o.After, log: o.Log, keep: o.KeepEvents, byKey: map[eventKey]*onpath.Event{},
+// Options of a Log.
+type Options struct {
+	Store onpath.Store
+	Clock onpath.Clock
+	After timer.After
+	Log   *slog.Logger
+	Keep  int // so many of each tenant
+}
+
+// New makes a log that is empty.
+func New(o Options) *Log {
+	return &Log{
+		store: o.Store, clock: o.Clock, after: o.After, log: o.Log, keep: o.Keep, byKey: map[eventKey]*onpath.Event{},
 		tenant: map[string][]*onpath.Event{}, dirty: map[*onpath.Event]bool{}, wake: make(chan struct{}, 1),
 	}
 }
@@ -49,8 +61,8 @@ func keyOf(e *onpath.Event) eventKey {
 	return eventKey{e.Metadata.Tenant, e.Spec.About, e.Spec.Node, e.Spec.Reason, e.Spec.Message}
 }
 
-// load takes up what the store has.
-func (l *eventLog) load(list []onpath.Object) {
+// Load takes up what the store has.
+func (l *Log) Load(list []onpath.Object) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.byKey) > 0 {
@@ -71,8 +83,8 @@ func (l *eventLog) load(list []onpath.Object) {
 	}
 }
 
-// add notes an event, or another of the same.
-func (l *eventLog) add(e plan.Event, at time.Time) {
+// Add notes an event, or another of the same.
+func (l *Log) Add(e plan.Event, at time.Time) {
 	if at.IsZero() {
 		at = l.clock()
 	}
@@ -80,7 +92,7 @@ func (l *eventLog) add(e plan.Event, at time.Time) {
 	e.Message, e.Reason = onpath.ClipText(e.Message), onpath.ClipText(e.Reason)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	o := newObject(onpath.KindEvent, "").(*onpath.Event)
+	o := &onpath.Event{TypeMeta: onpath.TypeMeta{APIVersion: onpath.APIVersion, Kind: onpath.KindEvent}}
 	o.Metadata.Tenant = cmp.Or(e.To, e.About.Tenant, onpath.OperatorTenant)
 	if l.told(&e, at) {
 		return
@@ -119,7 +131,7 @@ func (l *eventLog) add(e plan.Event, at time.Time) {
 const twinTime = 10 * time.Second
 
 // told reports whether the node itself has just told why an instance failed.
-func (l *eventLog) told(e *plan.Event, at time.Time) bool {
+func (l *Log) told(e *plan.Event, at time.Time) bool {
 	if e.Reason != reasonFailed || e.Cause == "" {
 		return false
 	}
@@ -138,7 +150,7 @@ const reasonFailed = "Failed"
 
 // twin finds the other half of an event that is told twice: by the node, in
 // words, and by the state that the node reports, without any.
-func (l *eventLog) twin(e *onpath.Event) *onpath.Event {
+func (l *Log) twin(e *onpath.Event) *onpath.Event {
 	list := l.tenant[e.Metadata.Tenant]
 	for _, old := range slices.Backward(list[max(0, len(list)-twinReach):]) {
 		same := old.Spec.About == e.Spec.About && old.Spec.Node == e.Spec.Node && old.Spec.Reason == e.Spec.Reason
@@ -153,7 +165,7 @@ func (l *eventLog) twin(e *onpath.Event) *onpath.Event {
 const twinReach = 64
 
 // reword gives an event without words those of its twin.
-func (l *eventLog) reword(e, twin *onpath.Event) {
+func (l *Log) reword(e, twin *onpath.Event) {
 	delete(l.byKey, keyOf(e))
 	e.Spec.Message, e.Spec.Warning = twin.Spec.Message, e.Spec.Warning || twin.Spec.Warning
 	l.byKey[keyOf(e)] = e
@@ -165,11 +177,11 @@ func trimName(s string) string {
 	return strings.TrimRight(s[:min(len(s), 30)], "-.")
 }
 
-func (l *eventLog) drop(tenant string) {
+func (l *Log) drop(tenant string) {
 	l.remove(l.tenant[tenant][0])
 }
 
-func (l *eventLog) remove(e *onpath.Event) {
+func (l *Log) remove(e *onpath.Event) {
 	t := e.Metadata.Tenant
 	l.tenant[t] = slices.DeleteFunc(l.tenant[t], func(o *onpath.Event) bool { return o == e })
 	delete(l.byKey, keyOf(e))
@@ -179,8 +191,8 @@ func (l *eventLog) remove(e *onpath.Event) {
 	}
 }
 
-// forget drops all events of a tenant that is deleted.
-func (l *eventLog) forget(tenant string) {
+// Forget drops all events of a tenant that is deleted.
+func (l *Log) Forget(tenant string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(l.tenant[tenant]) > 0 {
@@ -194,7 +206,7 @@ func (l *eventLog) forget(tenant string) {
 }
 
 // named finds an event that is kept; its words may have changed meanwhile.
-func (l *eventLog) named(tenant, name string) *onpath.Event {
+func (l *Log) named(tenant, name string) *onpath.Event {
 	for _, e := range slices.Backward(l.tenant[tenant]) {
 		if e.Metadata.Name == name {
 			return e
@@ -203,7 +215,7 @@ func (l *eventLog) named(tenant, name string) *onpath.Event {
 	return nil
 }
 
-func (l *eventLog) mark(e *onpath.Event) {
+func (l *Log) mark(e *onpath.Event) {
 	l.dirty[e] = true
 	select {
 	case l.wake <- struct{}{}:
@@ -211,8 +223,8 @@ func (l *eventLog) mark(e *onpath.Event) {
 	}
 }
 
-// run writes what was added until ctx ends.
-func (l *eventLog) run(ctx context.Context) {
+// Run writes what was added until ctx ends.
+func (l *Log) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -220,7 +232,7 @@ func (l *eventLog) run(ctx context.Context) {
 		case <-l.wake:
 		}
 		// A burst becomes one write.
-		if l.after.sleep(ctx, 20*time.Millisecond) != nil {
+		if l.after.Sleep(ctx, 20*time.Millisecond) != nil {
 			return
 		}
 		for part := range slices.Chunk(l.take(), onpath.SureWrite) {
@@ -241,7 +253,7 @@ func (l *eventLog) run(ctx context.Context) {
 
 // oneByOne writes what a store refuses together, and drops what it refuses alone: one
 // bad event must not hold up the others.
-func (l *eventLog) oneByOne(ctx context.Context, part []onpath.Change) {
+func (l *Log) oneByOne(ctx context.Context, part []onpath.Change) {
 	for _, ch := range part {
 		one := []onpath.Change{ch}
 		switch _, err := l.store.Write(ctx, onpath.Batch{Changes: one}); onpath.CodeOf(err) {
@@ -261,7 +273,7 @@ func (l *eventLog) oneByOne(ctx context.Context, part []onpath.Change) {
 }
 
 // take returns the changes to be written.
-func (l *eventLog) take() []onpath.Change {
+func (l *Log) take() []onpath.Change {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var out []onpath.Change
@@ -280,7 +292,7 @@ func (l *eventLog) take() []onpath.Change {
 
 // wrote notes which events the store has now, so that they are deleted there
 // when they leave the ring.
-func (l *eventLog) wrote(part []onpath.Change) {
+func (l *Log) wrote(part []onpath.Change) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range part {
@@ -297,8 +309,8 @@ func (l *eventLog) wrote(part []onpath.Change) {
 }
 
 // putBack has what could not be written tried again a little later.
-func (l *eventLog) putBack(ctx context.Context, part []onpath.Change) {
-	_ = l.after.sleep(ctx, time.Second)
+func (l *Log) putBack(ctx context.Context, part []onpath.Change) {
+	_ = l.after.Sleep(ctx, time.Second)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range part {

@@ -1,4 +1,4 @@
-package control
+package events
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"log/slog"
 )
 
-func testLog(s onpath.Store) *eventLog {
-	return newEventLog(Options{Store: s, Clock: time.Now, After: time.After, Log: slog.New(slog.DiscardHandler), KeepEvents: 10})
+func testLog(s onpath.Store) *Log {
+	return New(Options{Store: s, Clock: time.Now, After: time.After, Log: slog.New(slog.DiscardHandler), Keep: 10})
 }
 
 // TestEventsAreARing: repeats are counted, the oldest go, and a restarted log
@@ -41,35 +41,35 @@ func TestEventsAreARing(t *testing.T) {
 			}
 		}
 	}
-	begin := func() (*eventLog, func()) {
+	begin := func() (*Log, func()) {
 		l := testLog(store)
 		objects, _, _ := store.List(context.Background(), onpath.KindEvent, "")
-		l.load(objects)
+		l.Load(objects)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
-		go func() { defer close(done); l.run(ctx) }()
+		go func() { defer close(done); l.Run(ctx) }()
 		return l, func() { cancel(); <-done }
 	}
 	l, stop := begin()
 	for range 3 {
-		l.add(plan.Event{About: chain, Reason: "Same", Message: "again"}, time.Now())
+		l.Add(plan.Event{About: chain, Reason: "Same", Message: "again"}, time.Now())
 	}
 	until("counted", func() bool { e := list(); return len(e) == 1 && e[0].Spec.Count == 3 && !e[0].Spec.First.IsZero() })
 	for i := range 9 {
-		l.add(plan.Event{About: chain, Reason: "Other", Message: fmt.Sprint(i)}, time.Now())
+		l.Add(plan.Event{About: chain, Reason: "Other", Message: fmt.Sprint(i)}, time.Now())
 	}
-	l.add(plan.Event{About: onpath.Key{Kind: onpath.KindNode, Name: "n1"}, Reason: "Away"}, time.Time{})
+	l.Add(plan.Event{About: onpath.Key{Kind: onpath.KindNode, Name: "n1"}, Reason: "Away"}, time.Time{})
 	until("written", func() bool { return len(list()) == 11 })
-	l.add(plan.Event{About: onpath.Key{Kind: onpath.KindChain, Tenant: "former", Name: "web"}, Reason: "Secret"}, time.Time{})
+	l.Add(plan.Event{About: onpath.Key{Kind: onpath.KindChain, Tenant: "former", Name: "web"}, Reason: "Secret"}, time.Time{})
 	until("written", func() bool { return len(list()) == 12 })
-	l.forget("former")
+	l.Forget("former")
 	until("forgotten", func() bool { return len(list()) == 11 })
 	stop()
 
 	l, stop = begin()
 	defer stop()
-	l.add(plan.Event{About: chain, Reason: "Other", Message: "8"}, time.Now())
-	l.add(plan.Event{About: chain, Reason: "New"}, time.Now())
+	l.Add(plan.Event{About: chain, Reason: "Other", Message: "8"}, time.Now())
+	l.Add(plan.Event{About: chain, Reason: "New"}, time.Now())
 	until("the oldest went", func() bool {
 		e := list()
 		same, again := false, false
@@ -97,13 +97,13 @@ func TestEventsAreToldOnce(t *testing.T) {
 		return plan.Event{About: key(name), Node: "n1", Reason: "Ready", Message: words}
 	}
 	l := testLog(mem.New(mem.Options{}))
-	l.add(ready("a", "takes traffic"), at)
-	l.add(ready("a", ""), at.Add(time.Second))
-	l.add(ready("b", ""), at)
-	l.add(ready("b", "takes traffic"), at.Add(-time.Second))
-	l.add(ready("c", ""), at) // of a node that tells nothing itself
-	l.add(ready("a", ""), at.Add(time.Hour))
-	l.add(ready("a", "takes traffic"), at.Add(time.Hour)) // the first, again
+	l.Add(ready("a", "takes traffic"), at)
+	l.Add(ready("a", ""), at.Add(time.Second))
+	l.Add(ready("b", ""), at)
+	l.Add(ready("b", "takes traffic"), at.Add(-time.Second))
+	l.Add(ready("c", ""), at) // of a node that tells nothing itself
+	l.Add(ready("a", ""), at.Add(time.Hour))
+	l.Add(ready("a", "takes traffic"), at.Add(time.Hour)) // the first, again
 	want := []string{"takes traffic", "takes traffic", ""}
 	got := l.tenant["default"]
 	if len(got) != len(want) || len(l.byKey) != len(want) {
@@ -118,9 +118,9 @@ func TestEventsAreToldOnce(t *testing.T) {
 		t.Errorf("the repeated one counts %d", got[0].Spec.Count)
 	}
 	// One that is given words while it is being written stays.
-	l.add(ready("d", ""), at)
+	l.Add(ready("d", ""), at)
 	part := l.take()
-	l.add(ready("d", "takes traffic"), at)
+	l.Add(ready("d", "takes traffic"), at)
 	l.wrote(part)
 	if len(l.gone) > 0 || len(l.dirty) != 1 {
 		t.Errorf("%v are to be deleted, %d to be written", l.gone, len(l.dirty))
@@ -136,8 +136,8 @@ func TestFailuresAreToldOnce(t *testing.T) {
 	failed := plan.Event{About: about, Node: "n1", Reason: "Failed", Cause: "PrepareFailed", Message: "image x cannot be pulled", Warning: true}
 	for try := range 5 {
 		at = at.Add(time.Duration(try) * time.Second)
-		l.add(plan.Event{About: about, Node: "n1", Reason: "PrepareFailed", Message: "image x cannot be pulled", Warning: true}, at)
-		l.add(failed, at.Add(time.Second))
+		l.Add(plan.Event{About: about, Node: "n1", Reason: "PrepareFailed", Message: "image x cannot be pulled", Warning: true}, at)
+		l.Add(failed, at.Add(time.Second))
 	}
 	if got := l.tenant["default"]; len(got) != 1 || got[0].Spec.Reason != "PrepareFailed" || got[0].Spec.Count != 5 {
 		t.Errorf("it is told as %+v", got)
@@ -149,7 +149,7 @@ func TestFailuresAreToldOnce(t *testing.T) {
 	} {
 		e, before := failed, len(l.tenant["default"])
 		other(&e)
-		if l.add(e, at); len(l.tenant["default"]) != before+1 {
+		if l.Add(e, at); len(l.tenant["default"]) != before+1 {
 			t.Errorf("%s is not told", name)
 		}
 	}
@@ -159,37 +159,9 @@ func TestFailuresAreToldOnce(t *testing.T) {
 func TestEventsForOthers(t *testing.T) {
 	l := testLog(mem.New(mem.Options{}))
 	chain := onpath.Key{Kind: onpath.KindChain, Tenant: "acme", Name: "web"}
-	l.add(plan.Event{About: chain, Reason: "Taken", Message: "by somebody"}, time.Time{})
-	l.add(plan.Event{About: chain, To: onpath.OperatorTenant, Reason: "Taken", Message: "by bob"}, time.Time{})
+	l.Add(plan.Event{About: chain, Reason: "Taken", Message: "by somebody"}, time.Time{})
+	l.Add(plan.Event{About: chain, To: onpath.OperatorTenant, Reason: "Taken", Message: "by bob"}, time.Time{})
 	if own, others := l.tenant["acme"], l.tenant[onpath.OperatorTenant]; len(own) != 1 || own[0].Spec.Message != "by somebody" || len(others) != 1 || others[0].Spec.Message != "by bob" || others[0].Spec.About != chain.String() {
 		t.Errorf("acme is told %+v, the operator %+v", own, others)
-	}
-}
-
-// TestSilenceMakesPlans: a node that goes on reporting has nothing planned, however much
-// time passes; one that is silent has, when it counts as away and when it counts as gone.
-func TestSilenceMakesPlans(t *testing.T) {
-	now := time.Now()
-	c := New(Options{Store: mem.New(mem.Options{}), Clock: func() time.Time { return now }})
-	c.started = now.Add(-time.Hour)
-	report := onpath.NodeReport{Node: "n1"}
-	c.nodes["n1"] = &session{connected: true, state: plan.NodeState{Report: &report, Seen: now}}
-	for range 20 {
-		planned := now
-		now = now.Add(time.Second)
-		c.NodeReported(report)
-		if next := c.next(time.Time{}, planned); !next.Equal(now.Add(onpath.NodeTimeout)) || len(c.wake) > 0 {
-			t.Fatalf("at %v it plans at %v, woken %t", now, next, len(c.wake) > 0)
-		}
-	}
-	if next := c.next(now.Add(time.Second), now); !next.Equal(now.Add(time.Second)) {
-		t.Errorf("what happens earlier waits until %v", next)
-	}
-	seen, planned := now, now.Add(onpath.NodeTimeout)
-	if next := c.next(time.Time{}, planned); !next.Equal(seen.Add(plan.DefaultGrace)) {
-		t.Errorf("a node that is away is gone at %v", next)
-	}
-	if next := c.next(time.Time{}, seen.Add(plan.DefaultGrace)); !next.IsZero() {
-		t.Errorf("nothing is left to come, and it plans at %v", next)
 	}
 }

@@ -1,4 +1,5 @@
-package control
+// Package timer is how the parts of the server wait: tests pass time instead.
+package timer
 
 import (
 	"context"
@@ -9,8 +10,8 @@ import (
 // is one.
 type After func(d time.Duration) <-chan time.Time
 
-// sleep waits for d, or until ctx ends, and returns ctx's error then.
-func (after After) sleep(ctx context.Context, d time.Duration) error {
+// Sleep waits for d, or until ctx ends, and returns ctx's error then.
+func (after After) Sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
