@@ -126,7 +126,21 @@ type InvoiceLine struct {
 type LedgerCheck struct {
 	Postings int      `json:"postings"`
 	Tenants  int      `json:"tenants"`
+	Days     int      `json:"days,omitempty"`  // closed ones, with a file each
 	Wrong    []string `json:"wrong,omitempty"` // at most 100
+}
+
+// LedgerDay is a closed day of the ledger: its postings, and the reservations that were over
+// by its end, are in a file of the server's folder.
+type LedgerDay struct {
+	Day          string `json:"day"`    // 2026-11-26, in UTC
+	File         string `json:"file"`   // its name in the folder ledger
+	SHA256       string `json:"sha256"` // of its first line, which has the hashes of the rest
+	Postings     int    `json:"postings"`
+	Reservations int    `json:"reservations"`
+	Bytes        int64  `json:"bytes"`
+	// Missing: the server's folder lacks the file.
+	Missing bool `json:"missing,omitempty"`
 }
 
 // CapacityView is what nodes have promised over time.

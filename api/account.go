@@ -68,6 +68,18 @@ func (s *Server) registerAccounts() {
 			}
 			return &struct{ Body onpath.PostingPage }{page}, nil
 		})
+	router.Register(s.router, router.Operation(http.MethodGet, "/v1/ledger/days", "ledger-days",
+		"The closed days of the ledger, and the files that hold them"),
+		func(ctx context.Context, _ *struct{}) (*struct{ Body []onpath.LedgerDay }, error) {
+			days, err := []onpath.LedgerDay{}, error(nil)
+			if s.o.Past != nil {
+				days, err = s.o.Past.Days(ctx)
+			}
+			if err != nil {
+				return nil, err
+			}
+			return &struct{ Body []onpath.LedgerDay }{days}, nil
+		})
 	router.Register(s.router, router.Operation(http.MethodGet, "/v1/ledger/check", "check-ledger", "Recompute every posting and balance"),
 		func(ctx context.Context, _ *struct{}) (*struct{ Body onpath.LedgerCheck }, error) {
 			c, err := s.o.Pool.CheckLedger(ctx)

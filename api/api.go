@@ -79,6 +79,8 @@ type Options struct {
 	Admission  Admission
 	// Pool admits reservations; nil: there are none.
 	Pool Pool
+	// Past is what the files of closed days hold; nil: no day is closed.
+	Past Past
 	Hub  *session.Hub
 	// Log is the public log; nil: there is none.
 	Log Log

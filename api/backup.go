@@ -29,7 +29,7 @@ const (
 )
 
 // backedUp are the files and folders of the server's that belong to a backup.
-var backedUp = []string{"secret", "auth", "log"}
+var backedUp = []string{"secret", "auth", "log", "ledger"}
 
 // snapshotter is a store that can be copied while it is written to.
 type snapshotter interface {

@@ -76,6 +76,9 @@ func registerItem[T onpath.Object](s *Server, kind onpath.Kind) {
 			k := in.Key(kind)
 			o, err := s.o.Store.Get(ctx, k)
 			if err != nil {
+				o, err = ended(ctx, s.o.Past, k, err)
+			}
+			if err != nil {
 				return nil, s.madeByChain(ctx, k, err)
 			}
 			return &objectOutput[T]{ETag: etag(o.Meta().Version), Body: o.(T)}, nil

@@ -49,6 +49,14 @@ type Accounts interface {
 	CheckLedger(ctx context.Context) (onpath.LedgerCheck, error)
 }
 
+// Past is what the files of closed days hold. Package control/pool implements it.
+type Past interface {
+	// Days are the closed days of the ledger.
+	Days(ctx context.Context) ([]onpath.LedgerDay, error)
+	// Ended is a reservation of a closed day; CodeNotFound.
+	Ended(ctx context.Context, reservation onpath.Key) (*onpath.Reservation, error)
+}
+
 // partReservations takes the reservations out of a changeSet: the pool admits them.
 func partReservations(c changeSet) (own, rest changeSet) {
 	own, rest = c, c
@@ -134,10 +142,29 @@ func quote(all []changed, cancels, puts []onpath.Quote) {
 		switch c := &all[i]; {
 		case c.change.Object != nil:
 			c.result.Quote, puts = &puts[0], puts[1:]
+			if c.prev == nil && over(c.result.Quote.State) { // of a closed day
+				c.result.Action, c.result.Diff = wire.Unchanged, nil
+			}
 		case c.prev != nil:
 			c.result.Quote, cancels = &cancels[0], cancels[1:]
 		}
 	}
+}
+
+func over(s onpath.ReservationState) bool {
+	return s == onpath.ReservationEnded || s == onpath.ReservationFailed || s == onpath.ReservationCancelled
+}
+
+// ended is a reservation of a closed day, where the store has none of its name.
+func ended(ctx context.Context, past Past, k onpath.Key, err error) (onpath.Object, error) {
+	if k.Kind != onpath.KindReservation || past == nil || onpath.CodeOf(err) != onpath.CodeNotFound {
+		return nil, err
+	}
+	r, err := past.Ended(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 type moveInput struct {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/cli/render"
 )
 
@@ -155,10 +156,12 @@ give every millionth.`,
 
 func newLedger(g *global) *cobra.Command {
 	c := &cobra.Command{Use: "ledger", Short: "List postings, and check the ledger", GroupID: groupSee, Args: cobra.NoArgs, RunE: noCommand}
-	c.AddCommand(newLedgerList(g), &cobra.Command{
+	c.AddCommand(newLedgerList(g), newLedgerDays(g), &cobra.Command{
 		Use: "check", Short: "Recompute every posting and every balance",
 		Long: `Recompute every posting from what it was charged for and the price list of its
-time, and every balance from its postings. Exit code 1: something differs.`,
+time, and every balance from its postings. Files of closed days are read whole, and
+compared with their hashes, their signatures and the balances in the store. Exit
+code 1: something differs, or a file is not there.`,
 		Example: examples("onpath ledger check"),
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -178,7 +181,11 @@ time, and every balance from its postings. Exit code 1: something differs.`,
 				for _, wrong := range l.Wrong {
 					fmt.Fprintln(w, wrong)
 				}
-				_, err := fmt.Fprintf(w, "%d postings of %d tenants recomputed, %d wrong\n", l.Postings, l.Tenants, len(l.Wrong))
+				files := ""
+				if l.Days > 0 {
+					files = fmt.Sprintf(" and the files of %d days", l.Days)
+				}
+				_, err := fmt.Fprintf(w, "%d postings of %d tenants%s recomputed, %d wrong\n", l.Postings, l.Tenants, files, len(l.Wrong))
 				return err
 			})
 			if err == nil && len(l.Wrong) > 0 {
@@ -219,4 +226,29 @@ number from which to go on.`,
 	c.Flags().Int64Var(&from, "from", 0, "number of the first one; 0: the newest ones")
 	c.Flags().IntVar(&limit, "limit", 100, "how many, at most 1000")
 	return c
+}
+
+func newLedgerDays(g *global) *cobra.Command {
+	return &cobra.Command{
+		Use: "days", Short: "List the closed days, and the files that hold them",
+		Long: `List the closed days of the ledger: how many postings, and reservations that were
+over, the file of each holds. The files lie in the folder ledger of the server's.`,
+		Example: examples("onpath ledger days"),
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := g.checkOutput(); err != nil {
+				return err
+			}
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			days, err := client.LedgerDays(c.Context(), cl)
+			if err != nil {
+				return err
+			}
+			return g.print(c, days, func(w io.Writer) error { return render.LedgerDays(w, days) })
+		},
+	}
 }

@@ -25,8 +25,8 @@ func newBackup(g *global) *cobra.Command {
 	c := &cobra.Command{
 		Use: "backup FILE", Short: "Copy all that the server keeps into a file, while it works", GroupID: groupRun,
 		Long: `Copy all that the server on this machine keeps into a file, while it works: the store
-as it is at one moment, the authority of certificates, the secret of tunnels, and
-with --images the images that were pushed. Keep the file as you keep keys: who has
+as it is at one moment, the authority of certificates, the secret of tunnels, the
+public log, the ledger's closed days, and with --images the images that were pushed. Keep the file as you keep keys: who has
 it can be any node or user. onpath restore makes a server of it.`,
 		Example: examples("sudo onpath backup /var/backups/onpath.tar", "sudo onpath backup --images /var/backups/onpath.tar"),
 		Args:    cobra.ExactArgs(1),

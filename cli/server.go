@@ -33,6 +33,7 @@ import (
 	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/cli/config"
 	"github.com/onpath/onpath/control"
+	"github.com/onpath/onpath/control/archive"
 	"github.com/onpath/onpath/control/dns"
 	"github.com/onpath/onpath/control/notify"
 	"github.com/onpath/onpath/control/translog"
@@ -169,12 +170,16 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 		return err
 	}
 	defer closing(log, "log", public.Close)
+	days, err := archive.Open(filepath.Join(conf.StateDir, "ledger"), public.Log)
+	if err != nil {
+		return err
+	}
 	hub := session.NewHub(log, time.Now)
 	defer hub.Close()
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(control.GCPercent)
 	}
-	controller := control.New(control.Options{Store: public.Entries, Hub: hub, Log: log, Boot: sinceBoot, Settings: plan.Settings{
+	controller := control.New(control.Options{Store: public.Entries, Hub: hub, Log: log, Boot: sinceBoot, Archive: days, Settings: plan.Settings{
 		Secret: secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
 	isTenant := func(name string) (since time.Time, known bool, err error) {
 		o, err := store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: name})
@@ -193,7 +198,7 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 	hooks := newWebhooks(conf, keeper, store, secret, log)
 	registry := newRegistry()
 	options := api.Options{Store: public.Entries, StoreUse: store.Use, Log: public,
-		Controller: controller, Admission: controller, Pool: controller.Pool(), Hub: hub,
+		Controller: controller, Admission: controller, Pool: controller.Pool(), Past: controller.Pool().Past(), Hub: hub,
 		Sealed: sealed.New(secret), SecretsPlanned: control.PlannedSecrets(controller),
 		Notifications: keeper, WebhookState: hooks.State,
 		Dir: conf.StateDir, Address: conf.Address,

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/archive"
 	"github.com/onpath/onpath/control/claims"
 	"github.com/onpath/onpath/control/events"
 	"github.com/onpath/onpath/control/look"
@@ -40,6 +41,8 @@ type Options struct {
 	// Boot is the time since the machine started, suspended or not; nil: the clock is believed.
 	Boot func() time.Duration
 	Log  *slog.Logger
+	// Archive keeps closed days of the ledger; nil: they stay in the store.
+	Archive *archive.Folder
 	// Settings.Secret must be the same at every start.
 	Settings plan.Settings
 	// Wait is how long a started server waits for the nodes it knows before it
@@ -189,6 +192,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	close(c.loaded)
 	for _, f := range []func(){
 		func() { _ = c.pool.Run(ctx) },
+		func() { c.pool.Past().Run(ctx) },
 		func() { c.follow(ctx, revision) },
 		func() { c.events.Run(ctx) },
 		func() { c.awaitNodes(ctx) },

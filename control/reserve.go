@@ -22,7 +22,7 @@ type reserving struct{ *Controller }
 func (c *Controller) newPool() *pool.Pool {
 	return pool.New(pool.Options{
 		Store: c.o.Store, Clock: c.o.Clock, Boot: c.o.Boot, Log: c.log, Confirm: reserving{c}.confirmPromise, Changed: c.kick, Tell: c.Tell,
-		Tenant: reserving{c}.boundsOf,
+		Tenant: reserving{c}.boundsOf, Archive: c.o.Archive,
 		Use: func(k onpath.Key) pool.Use {
 			if uses := c.uses.Load(); uses != nil {
 				return (*uses)[k]

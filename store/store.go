@@ -37,6 +37,15 @@ func FollowUp(ctx context.Context) context.Context { return context.WithValue(ct
 // IsFollowUp tells whether FollowUp marked ctx.
 func IsFollowUp(ctx context.Context) bool { return ctx.Value(followUp{}) != nil }
 
+type makesRoom struct{}
+
+// MakesRoom marks writes that deletions need, and that are small: a store takes them as it
+// takes deletions.
+func MakesRoom(ctx context.Context) context.Context { return context.WithValue(ctx, makesRoom{}, true) }
+
+// IsMakesRoom tells whether MakesRoom marked ctx.
+func IsMakesRoom(ctx context.Context) bool { return ctx.Value(makesRoom{}) != nil }
+
 // LogPath begins the paths of records of the public log, which go with every write.
 const LogPath = "translog/"
 

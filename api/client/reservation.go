@@ -93,6 +93,11 @@ func (c *Client) Postings(ctx context.Context, tenant string, from int64, limit 
 	return &out, c.do(ctx, http.MethodGet, "/v1/accounts/"+url.PathEscape(tenant)+"/postings", q, nil, &out)
 }
 
+// LedgerDays are the closed days of the ledger.
+func LedgerDays(ctx context.Context, c *Client) (out []onpath.LedgerDay, err error) {
+	return out, c.do(ctx, http.MethodGet, "/v1/ledger/days", nil, nil, &out)
+}
+
 // CheckLedger has the server recompute every posting and balance.
 func (c *Client) CheckLedger(ctx context.Context) (*onpath.LedgerCheck, error) {
 	var out onpath.LedgerCheck

@@ -34,7 +34,7 @@ func accesses() map[string]access {
 		rights.Nodes: {"counters", "distances", "usage", "watchFlow"}, rights.Traffic: {"traffic"}, rights.Fault: {"fault"},
 		rights.Backup: {"backup"}, rights.Metrics: {"metrics"}, rights.Session: {"session"},
 		rights.Tokens: {"create-token", "list-tokens", "delete-token"}, rights.Revoke: {"revoke"}, rights.Pool: {"capacity"},
-		rights.Account: {"account", "invoice", "postings"}, rights.Money: {"enter-money", "check-ledger"},
+		rights.Account: {"account", "invoice", "postings"}, rights.Money: {"enter-money", "check-ledger", "ledger-days"},
 	} {
 		for _, id := range ids {
 			all[id] = access{verb: verb}

@@ -136,6 +136,19 @@ func Invoice(w io.Writer, inv *onpath.Invoice) error {
 	return err
 }
 
+// LedgerDays is a table of the ledger's closed days.
+func LedgerDays(w io.Writer, days []onpath.LedgerDay) error {
+	t := table.New("DAY", ">POSTINGS", ">RESERVATIONS", ">BYTES", "FILE")
+	for _, d := range days {
+		file := d.File
+		if d.Missing {
+			file += " (missing)"
+		}
+		t.Row(d.Day, fmt.Sprint(d.Postings), fmt.Sprint(d.Reservations), fmt.Sprint(d.Bytes), file)
+	}
+	return t.Write(w)
+}
+
 // Postings prints a page of a tenant's postings, and where the next one begins.
 func Postings(w io.Writer, p *onpath.PostingPage) error {
 	t := table.New(">NUMBER", "AT", "KIND", "RESERVATION", ">AMOUNT", "CAUSE")

@@ -117,7 +117,18 @@ const (
 	Prices     = "ledger/prices/"
 	Postings   = "ledger/posting/"
 	References = "ledger/reference/"
+	Days       = "ledger/day/"
+	Balances   = "ledger/carried/"
 )
+
+// Carried is the balance that stands in the store for the postings of closed days.
+type Carried struct {
+	Tenant string `json:"tenant"`
+	// Number of the last of these postings, and the day whose file has it.
+	Number  int64        `json:"number"`
+	Day     string       `json:"day"`
+	Balance onpath.Money `json:"balance"`
+}
 
 // ReferencePath is where the number of the posting with a reference lies.
 func ReferencePath(tenant, reference string) string {

@@ -15,7 +15,10 @@ import (
 )
 
 // postingReader reads what is stored of accounts.
-type postingReader struct{ store onpath.Store }
+type postingReader struct {
+	store onpath.Store
+	past  *Past
+}
 
 // Account is what a tenant has; NAME~0 and so on are those of the former ones of a name.
 func (p *Pool) Account(ctx context.Context, tenant string) (a onpath.Account, err error) {
@@ -159,12 +162,35 @@ func (p *Pool) Postings(ctx context.Context, tenant string, from int64, limit in
 	if from == 0 {
 		p.queue.look(func(s *state) { from = max(1, s.accounting.findAccount(tenant).Postings-int64(limit)+1) })
 	}
-	return p.read.postings(ctx, tenant, from, limit, 0)
+	out := onpath.PostingPage{Postings: []onpath.Posting{}, Next: from}
+	for out.Next != 0 && len(out.Postings) < limit { // some are in files, some in the store
+		page, err := p.read.postings(ctx, tenant, out.Next, limit-len(out.Postings), 0)
+		if err != nil {
+			return onpath.PostingPage{}, err
+		}
+		out.Postings, out.Next = append(out.Postings, page.Postings...), page.Next
+	}
+	return out, nil
 }
 
-// postings reads a page as of a revision; limit 0: as long as the store gives.
+// postings reads a page as of a revision; limit 0: as long as the store, or a file, gives.
 func (p *postingReader) postings(ctx context.Context, tenant string, from int64, limit int,
 	revision int64) (onpath.PostingPage, error) {
+	x, _, revision, err := p.past.carried(ctx, tenant, revision)
+	if err != nil {
+		return onpath.PostingPage{}, err
+	}
+	if from <= x.Number {
+		page, err := p.past.postings(ctx, x, from, limit, revision)
+		if err == nil && page.Next > x.Number {
+			more, err := p.postings(ctx, tenant, page.Next, 1, revision)
+			if len(more.Postings) == 0 {
+				page.Next = 0
+			}
+			return page, err
+		}
+		return page, err
+	}
 	at := onpath.RecordsUnder(ledger.PostingsOf(tenant))
 	at.From, at.Limit, at.Revision = ledger.PostingPath(tenant, from), limit, revision
 	page, err := p.store.Records(ctx, at)
@@ -203,20 +229,20 @@ func (p *Pool) Invoice(ctx context.Context, tenant, month string) (onpath.Invoic
 	if err != nil {
 		return onpath.Invoice{}, err
 	}
-	list, err := p.read.postingsSince(ctx, a, page.Revision, begin.Add(-clockSteps))
-	if err != nil {
+	bill := ledger.NewBill(a, month)
+	if err := p.read.postingsSince(ctx, a, page.Revision, begin.Add(-clockSteps), bill.Add); err != nil {
 		return onpath.Invoice{}, err
 	}
-	inv := ledger.Bill(a, month, list)
+	inv := bill.Done()
 	now, err := p.Account(ctx, tenant)
 	inv.Currency = now.Currency
 	return inv, err
 }
 
-// postingsSince are an account's from the first one that is not before a time, as of a
-// revision. It looks for that by halves: their numbers have no gaps and rise with time.
-func (p *postingReader) postingsSince(ctx context.Context, a onpath.Account, revision int64,
-	since time.Time) (out []onpath.Posting, err error) {
+// postingsSince calls yield for an account's from the first one that is not before a time, as
+// of a revision. It looks for that by halves: their numbers have no gaps and rise with time.
+func (p *postingReader) postingsSince(ctx context.Context, a onpath.Account, revision int64, since time.Time,
+	yield func(*onpath.Posting)) (err error) {
 	first := sort.Search(int(a.Postings), func(i int) bool {
 		page, e := p.postings(ctx, a.Tenant, int64(i)+1, 1, revision)
 		if err == nil {
@@ -227,13 +253,16 @@ func (p *postingReader) postingsSince(ctx context.Context, a onpath.Account, rev
 	for next := int64(first) + 1; next != 0 && err == nil; {
 		var page onpath.PostingPage
 		page, err = p.postings(ctx, a.Tenant, next, 0, revision)
-		out, next = append(out, page.Postings...), page.Next
+		for i := range page.Postings {
+			yield(&page.Postings[i])
+		}
+		next = page.Next
 	}
-	return out, err
+	return err
 }
 
-// CheckLedger recomputes every posting, every balance, and what live reservations have paid
-// by their calendar. What is written meanwhile is not looked at: all is read as of one
+// CheckLedger recomputes every posting, in the store and in the files of closed days, every
+// balance, and what live reservations have paid by their calendar. What is written meanwhile is not looked at: all is read as of one
 // revision.
 func (p *Pool) CheckLedger(ctx context.Context) (onpath.LedgerCheck, error) {
 	c := ledger.Check{Prices: map[int64]*onpath.PriceListSpec{}}
@@ -253,12 +282,18 @@ func (p *Pool) CheckLedger(ctx context.Context) (onpath.LedgerCheck, error) {
 	if err != nil {
 		return onpath.LedgerCheck{}, err
 	}
-	err = p.read.recordsAt(ctx, ledger.Postings, at, func(r onpath.Record, _ string) error {
+	if err := p.past.check(ctx, &c, at); err != nil {
+		return onpath.LedgerCheck{}, err
+	}
+	err = p.read.recordsAt(ctx, ledger.Postings, at, func(r onpath.Record, path string) error {
 		var x onpath.Posting
 		if err := json.Unmarshal(r.Value, &x); err != nil {
 			return err
 		}
-		c.Posting(&x)
+		tenant, number, _ := strings.Cut(path, "/")
+		if n, err := strconv.ParseInt(number, 10, 64); err != nil || n > c.Archived(tenant) {
+			c.Posting(&x) // else it is in a file, and about to be deleted
+		}
 		return nil
 	})
 	if err != nil {

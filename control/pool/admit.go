@@ -41,24 +41,34 @@ type decision struct {
 // asked to be are left alone. With dryRun it only says what it would do. The error's code
 // is CodeNoCapacity where the pool declines.
 func (p *Pool) Apply(ctx context.Context, puts []*onpath.Reservation, cancels []onpath.Key, dryRun bool) ([]onpath.Quote, error) {
+	rest, over, err := p.past.leave(ctx, puts)
+	if err != nil {
+		return nil, err
+	}
 	for begin := time.Now(); ; {
 		list, err := p.priceList.listFor(ctx, dryRun)
 		if err != nil {
 			return nil, err
 		}
-		bounds, err := p.boundsOf(ctx, puts)
+		bounds, err := p.boundsOf(ctx, rest)
 		if err != nil {
 			return nil, err
 		}
-		quotes, err := p.tryApply(ctx, list, bounds, puts, cancels, dryRun)
+		quotes, err := p.tryApply(ctx, list, bounds, rest, cancels, dryRun)
 		again := errors.Is(err, errNoConfirm) || errors.Is(err, errAgain)
 		if err != nil && !again { // by a list that may be out of force
 			latest, readErr := p.priceList.readPrices(ctx)
 			again = readErr == nil && latest.version != list.version
 		}
-		if !again || time.Since(begin) > tryTimeout {
-			return quotes, err
+		if again && time.Since(begin) <= tryTimeout {
+			continue
 		}
+		for i := range puts {
+			if q, ok := over[i]; ok && err == nil {
+				quotes = slices.Insert(quotes, len(cancels)+i, q)
+			}
+		}
+		return quotes, err
 	}
 }
 

@@ -82,7 +82,11 @@ func TestInvoice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := ledger.Bill(f.queue.state.accounting.findAccount("default"), c.month, all); !reflect.DeepEqual(inv, want) {
+		bill := ledger.NewBill(f.queue.state.accounting.findAccount("default"), c.month)
+		for i := range all {
+			bill.Add(&all[i])
+		}
+		if want := bill.Done(); !reflect.DeepEqual(inv, want) {
 			t.Errorf("%s: %+v, of all postings %+v", c.month, inv, want)
 		}
 		if inv.Opening != c.opening || inv.Credits != c.credits || inv.Closing != c.opening+c.credits {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/archive"
 	"github.com/onpath/onpath/plan"
 )
 
@@ -31,6 +32,8 @@ type Options struct {
 	Tell func(about onpath.Key, reason, message string, warning bool)
 	// Tenant says what bounds a tenant's reservations; nil: nothing. CodeNotFound: there is none.
 	Tenant func(ctx context.Context, name string) (Bounds, error)
+	// Archive keeps the days that are closed; nil: they stay in the store.
+	Archive *archive.Folder
 	// Use says what a reservation is used for, so that moves disrupt least; nil: unknown.
 	Use func(reservation onpath.Key) Use
 }
@@ -56,6 +59,7 @@ type Pool struct {
 	board *board
 	watch watch
 	wake  chan struct{}
+	past  *Past
 
 	read      *postingReader
 	priceList *priceReader
@@ -139,7 +143,9 @@ func New(o Options) *Pool {
 		o.Tell = func(onpath.Key, string, string, bool) {}
 	}
 	p := &Pool{o: o, log: o.Log, board: &board{}, wake: make(chan struct{}, 1),
-		read: &postingReader{o.Store}, priceList: &priceReader{store: o.Store}}
+		read: &postingReader{store: o.Store}, priceList: &priceReader{store: o.Store}}
+	p.past = &Past{pool: p, read: p.read, folder: o.Archive}
+	p.read.past = p.past
 	p.watch.boot = o.Boot
 	_ = p.watch.agree(o.Clock())
 	p.queue = &queue{store: o.Store, read: p.read, priceList: p.priceList, board: p.board, changed: o.Changed, wake: p.wake}
@@ -148,6 +154,9 @@ func New(o Options) *Pool {
 	p.queue.forget()
 	return p
 }
+
+// Past is the days that are closed.
+func (p *Pool) Past() *Past { return p.past }
 
 // Running are the reservations that run or soon will, by key, for the planner. The map
 // and what it holds are not changed any more.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/archive"
 	"github.com/onpath/onpath/store/mem"
 )
 
@@ -28,6 +29,8 @@ type fixture struct {
 	use   map[onpath.Key]Use
 	owner map[string]Bounds // of tenants
 	boot  func() time.Duration
+	// archive keeps closed days; nil: they stay in the store.
+	archive *archive.Folder
 	// behind: the clock was set back, and what changed since counts for the time before too.
 	behind bool
 }
@@ -60,7 +63,7 @@ func prefixes(list ...string) (out []onpath.Prefix) {
 
 func (f *fixture) restart() *Pool {
 	f.Pool = New(Options{
-		Store: f.store, Clock: func() time.Time { return f.now }, Boot: f.boot,
+		Store: f.store, Clock: func() time.Time { return f.now }, Boot: f.boot, Archive: f.archive,
 		Confirm: func(_ context.Context, node string, r onpath.PromiseRequest) error {
 			if f.deny[node] {
 				return fmt.Errorf("node %s is not ready", node)

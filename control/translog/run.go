@@ -177,6 +177,17 @@ func linesOf(r onpath.Record) (out []line, err error) {
 	return out, nil
 }
 
+// Sign signs a text with the log's key, where the log is the one that was signed last: a
+// server with the key of another log signs nothing.
+func (l *Log) Sign(text string) ([]byte, error) {
+	if l.Checkpoint() == nil {
+		e := onpath.Errorf(onpath.CodeUnavailable, "the public log is not signed, so that nothing is signed by its key")
+		e.Remedy = "copy the folder log of the server that signed it last"
+		return nil, e
+	}
+	return note.Sign(&note.Note{Text: text}, l.signer)
+}
+
 // Public is the log as the API serves it.
 type Public struct {
 	*Log

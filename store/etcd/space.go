@@ -139,15 +139,18 @@ func (s *Store) checkSpace(ctx context.Context, p purpose) error {
 }
 
 // purposeOf tells what a batch is for.
-func purposeOf(b onpath.Batch, followsUp bool) purpose {
+func purposeOf(ctx context.Context, b onpath.Batch) purpose {
 	p := deletion
+	if store.IsMakesRoom(ctx) {
+		return p
+	}
 	if slices.ContainsFunc(b.Changes, func(c onpath.Change) bool { return c.Object != nil }) ||
 		slices.ContainsFunc(b.Records, func(r onpath.Record) bool {
 			return !r.Delete && !strings.HasPrefix(r.Path, store.LogPath) // a deletion is logged, too
 		}) {
 		p = anyWrite
 	}
-	if p == anyWrite && followsUp {
+	if p == anyWrite && store.IsFollowUp(ctx) {
 		return followUp
 	}
 	return p

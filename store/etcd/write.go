@@ -23,7 +23,7 @@ func (s *Store) Write(ctx context.Context, b onpath.Batch) (onpath.Written, erro
 	if len(b.Changes)+len(b.Records) == 0 {
 		return s.repeated(ctx, b.Request)
 	}
-	if err := s.checkSpace(ctx, purposeOf(b, store.IsFollowUp(ctx))); err != nil {
+	if err := s.checkSpace(ctx, purposeOf(ctx, b)); err != nil {
 		return onpath.Written{}, err
 	}
 	ctx, cancel := s.limit(ctx)

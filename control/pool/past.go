@@ -1,0 +1,265 @@
+package pool
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/archive"
+	"github.com/onpath/onpath/control/ledger"
+	"github.com/onpath/onpath/store"
+)
+
+// Past is the days that are closed: their postings and the reservations that were over are in
+// files, and the store keeps nothing of them but balances.
+type Past struct {
+	pool   *Pool
+	read   *postingReader
+	folder *archive.Folder // nil: no day is ever closed
+
+	closing sync.Mutex // one day at a time
+
+	mu    sync.Mutex
+	ended map[string]archive.Day // days' files of reservations, by TENANT/NAME: the latest
+	known string                 // the newest day of which the reservations are in ended
+}
+
+// shown is for how many days reservations that are over are found by their names.
+const shown = 400
+
+func dayPath(day string) string { return ledger.Days + day }
+
+func carriedPath(tenant string) string { return ledger.Balances + tenant }
+
+// keyOf is the key of a reservation by TENANT/NAME.
+func keyOf(name string) onpath.Key {
+	tenant, name, _ := strings.Cut(name, "/")
+	return onpath.Key{Kind: onpath.KindReservation, Tenant: tenant, Name: name}
+}
+
+// days are the closed ones as of a revision, the first one first; 0: of the newest.
+func (p *Past) days(ctx context.Context, revision int64) (out []archive.Day, err error) {
+	err = p.read.recordsAt(ctx, ledger.Days, revision, func(r onpath.Record, _ string) error {
+		var d archive.Day
+		err := json.Unmarshal(r.Value, &d)
+		out = append(out, d)
+		return err
+	})
+	return out, err
+}
+
+// carried is what is carried forward of a tenant, with the version of its record and the
+// revision as of which it was read.
+func (p *Past) carried(ctx context.Context, tenant string, at int64) (x ledger.Carried, version, revision int64, err error) {
+	path := carriedPath(tenant)
+	page, err := p.read.store.Records(ctx, onpath.RecordRange{From: path, To: path + "\x00", Revision: at})
+	if err != nil || len(page.Records) == 0 {
+		return x, 0, page.Revision, err
+	}
+	return x, page.Records[0].Version, page.Revision, json.Unmarshal(page.Records[0].Value, &x)
+}
+
+// postings are those of a tenant from a number on that one file has; x is what is carried
+// forward, and has that number.
+func (p *Past) postings(ctx context.Context, x ledger.Carried, from int64, limit int, revision int64) (onpath.PostingPage, error) {
+	days, err := p.days(ctx, revision)
+	if err != nil {
+		return onpath.PostingPage{}, err
+	}
+	for _, d := range slices.Backward(days) {
+		if d.Day > x.Day {
+			continue
+		}
+		if p.folder == nil {
+			return onpath.PostingPage{}, noFolder(d)
+		}
+		list, err := p.folder.Postings(d, x.Tenant, from, limit)
+		if err != nil {
+			return onpath.PostingPage{}, err
+		}
+		if len(list) > 0 {
+			return onpath.PostingPage{Postings: list, Next: from + int64(len(list))}, nil
+		}
+	}
+	return onpath.PostingPage{}, onpath.Errorf(onpath.CodeInternal,
+		"posting %d of tenant %s is in the file of no day: see onpath ledger check", from, x.Tenant)
+}
+
+// reservation is one that is over and whose day is closed; nil: there is none of that name.
+func (p *Past) reservation(ctx context.Context, k onpath.Key, now time.Time) (*onpath.Reservation, error) {
+	if p.folder == nil || k.Kind != onpath.KindReservation {
+		return nil, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.readEnded(ctx, now); err != nil {
+		return nil, err
+	}
+	d, ok := p.ended[k.Tenant+"/"+k.Name]
+	if !ok {
+		return nil, nil
+	}
+	return p.folder.Reservation(d, k.Tenant+"/"+k.Name)
+}
+
+// readEnded notes which reservations the days closed since hold. Needs mu.
+func (p *Past) readEnded(ctx context.Context, now time.Time) error {
+	from := max(p.known, now.AddDate(0, 0, -shown).Format(time.DateOnly))
+	at := onpath.RecordsUnder(ledger.Days)
+	at.From = dayPath(from) + "\x00"
+	page, err := p.read.store.Records(ctx, at)
+	if err != nil {
+		return err
+	}
+	if p.ended == nil {
+		p.ended = map[string]archive.Day{}
+	}
+	for _, r := range page.Records {
+		var d archive.Day
+		if err := json.Unmarshal(r.Value, &d); err != nil {
+			return err
+		}
+		if d.Reservations > 0 {
+			h, err := p.folder.Head(d)
+			if err != nil {
+				return err
+			}
+			for _, x := range h.Reservations {
+				p.ended[x.Name] = d
+			}
+		}
+		p.known = d.Day
+	}
+	return nil
+}
+
+// Ended is a reservation that is over, of a day that is closed. CodeNotFound: there is none of
+// that name, or it was a former tenant's.
+func (p *Past) Ended(ctx context.Context, k onpath.Key) (*onpath.Reservation, error) {
+	r, err := p.reservation(ctx, k, p.now())
+	if err != nil {
+		return nil, err
+	}
+	var former []time.Time
+	p.pool.queue.look(func(s *state) { former = s.accounting.owners.former[k.Tenant] })
+	if r == nil || len(former) > 0 && r.Metadata.Created.Before(former[len(former)-1]) {
+		return nil, store.NotFound(k)
+	}
+	return r, nil
+}
+
+// leave takes out of requests those that a file asks for again and whose day is closed. It
+// gives the rest, and the answers to the others by their places.
+func (p *Past) leave(ctx context.Context, puts []*onpath.Reservation) (rest []*onpath.Reservation, over map[int]onpath.Quote, err error) {
+	over = map[int]onpath.Quote{}
+	for i, r := range puts {
+		k, now := onpath.KeyOf(r), p.now()
+		if notPast(&r.Spec, slotsOf(&r.Spec, now), now) == nil || p.pool.Exists(k) {
+			rest = append(rest, r)
+			continue
+		}
+		switch old, err := p.Ended(ctx, k); {
+		case err == nil && sameRequest(old, r):
+			over[i] = leftAlone(k, &entry{obj: old}).quote
+		case err == nil || onpath.CodeOf(err) == onpath.CodeNotFound:
+			rest = append(rest, r)
+		default:
+			return nil, nil, err
+		}
+	}
+	return rest, over, nil
+}
+
+// Days are the closed days of the ledger, the first one first.
+func (p *Past) Days(ctx context.Context) ([]onpath.LedgerDay, error) {
+	days, err := p.days(ctx, 0)
+	out := []onpath.LedgerDay{}
+	for _, d := range days {
+		d.Missing = p.folder == nil || !p.folder.Has(d)
+		out = append(out, d.LedgerDay)
+	}
+	return out, err
+}
+
+// check adds what closed days hold to a check, as of a revision. A file that cannot be
+// believed is told, and the check goes on behind it.
+func (p *Past) check(ctx context.Context, c *ledger.Check, at int64) error {
+	days, err := p.days(ctx, at)
+	if err != nil {
+		return err
+	}
+	c.Days = len(days)
+	before, broken := "", false
+	var last *archive.Head // of the newest file, while its postings go from the store
+	for i, d := range days {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		h, err := p.checkDay(c, d, before, broken)
+		if err != nil {
+			broken = true
+			c.Wrong("%v", err)
+		} else if i == len(days)-1 && !d.Done {
+			last = h
+		}
+		before = d.SHA256
+	}
+	err = p.read.recordsAt(ctx, ledger.Balances, at, func(r onpath.Record, name string) error {
+		var x ledger.Carried
+		if err := json.Unmarshal(r.Value, &x); err != nil {
+			return err
+		}
+		if last != nil { // which may be carried forward not yet
+			a := slices.IndexFunc(last.Accounts, func(a archive.Account) bool { return a.Tenant == name })
+			if a >= 0 && last.Accounts[a].First == x.Number+1 && last.Accounts[a].Opening == x.Balance {
+				return nil
+			}
+		}
+		if x.Tenant != name {
+			c.Wrong("what is carried forward of tenant %s says that it is of %s", name, x.Tenant)
+		}
+		if !broken {
+			c.Carried("what is carried forward", name, x.Number, x.Balance)
+		}
+		c.Resume(name, x.Number, x.Balance)
+		return nil
+	})
+	c.EndFiles()
+	return err
+}
+
+// checkDay adds a day's postings. Behind a file that cannot be read (broken) the balances with
+// which the next one begins are believed.
+func (p *Past) checkDay(c *ledger.Check, d archive.Day, before string, broken bool) (*archive.Head, error) {
+	if p.folder == nil {
+		return nil, noFolder(d)
+	}
+	h, err := p.folder.Look(d)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range h.Accounts {
+		if !broken {
+			c.Carried("the file of day "+d.Day, a.Tenant, a.First-1, a.Opening)
+		}
+		c.Resume(a.Tenant, a.First-1, a.Opening)
+	}
+	if h, err = p.folder.Check(d, before, c.Posting); err != nil {
+		return nil, err
+	}
+	for _, a := range h.Accounts {
+		c.Carried("the file of day "+d.Day, a.Tenant, a.Last, a.Closing)
+	}
+	return h, nil
+}
+
+func noFolder(d archive.Day) error {
+	return onpath.Errorf(onpath.CodeUnavailable, "%s holds the ledger's day %s, and this server has no folder for such", d.File, d.Day)
+}
+
+// now is the time as it is written.
+func (p *Past) now() time.Time { return p.pool.o.Clock().UTC().Round(0) }
