@@ -128,12 +128,15 @@ func pages(t *testing.T) []string {
 	return list
 }
 
-// TestPagesAreFound: whoever begins with the README finds every page.
+// TestPagesAreFound: the README and the index of docs/ link every page.
 func TestPagesAreFound(t *testing.T) {
-	readme := read(t, "../README.md")
+	readme, index := read(t, "../README.md"), read(t, "README.md")
 	for _, page := range pages(t) {
 		if !strings.Contains(readme, "(docs/"+page+")") {
 			t.Errorf("README.md does not name docs/%s", page)
+		}
+		if page != "README.md" && !strings.Contains(index, "("+page+")") {
+			t.Errorf("docs/README.md does not name %s", page)
 		}
 	}
 }
