@@ -37,7 +37,7 @@ static __always_inline int steer(struct __sk_buff *skb, struct pkt *p)
 	int rc;
 
 	e = p->is & IS_NOPORTS ? NULL : flow_established(&p->key);
-	if (e && begins_anew(p, tenant_of_path(e->path)))
+	if (e && begins_anew(p, tenant_of_mate(p, e)))
 		e = NULL;
 	if (e && entry_kind(e) != NEXT_PENDING) {
 		follow(p, e, 0);

@@ -281,6 +281,19 @@ static __always_inline __u32 scope_of_mate(const struct pkt *p, const struct nod
 	return entry_kind(e) == NEXT_EXIT ? n->edge : e->next;
 }
 
+/* In whose pending table the entry of the other direction stands, unless it is established: at
+ * an instance its tenant's, though the path may be another tier's. */
+static __always_inline __u32 tenant_of_mate(const struct pkt *p, const struct flow *e)
+{
+	__u32 slot = p->prev_slot;
+	struct vport *v;
+
+	if (p->tenant)
+		return p->tenant;
+	v = vport_at(slot, p->prev);
+	return v && v->kind == VPORT_INSTANCE ? v->tenant : tenant_of_path(e->path);
+}
+
 /*
  * May the other end take the FIN or RST of the packet, which has come by the entry e, for
  * one? Others end nothing: anybody can send them, with a SYN behind (RFC 5961 section 3). Its
@@ -297,7 +310,7 @@ __noinline int end_fits(struct flow *e)
 
 	if (!p || !n || !e)
 		return 1;
-	tenant = p->tenant ? p->tenant : tenant_of_path(e->path);
+	tenant = tenant_of_mate(p, e);
 	reverse_key(&p->wkey, &p->key, scope_of_mate(p, n, e));
 	mate = flow_find(&p->wkey, tenant);
 	if (!mate && p->key.scope == n->edge && entry_kind(e) == NEXT_VPORT) {
