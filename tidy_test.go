@@ -275,7 +275,7 @@ func TestInterfacesAreSmall(t *testing.T) {
 }
 
 // TestArchitectureIsTrue: each folder that ARCHITECTURE.md's table names
-// exists, and each folder at the top is named.
+// exists, with the file where a reader begins, and each folder at the top is named.
 func TestArchitectureIsTrue(t *testing.T) {
 	text, err := os.ReadFile("ARCHITECTURE.md")
 	if err != nil {
@@ -286,6 +286,15 @@ func TestArchitectureIsTrue(t *testing.T) {
 		named[m[1]] = true
 		if st, err := os.Stat(m[1]); err != nil || !st.IsDir() {
 			t.Errorf("ARCHITECTURE.md names %s/, which is not there", m[1])
+		}
+	}
+	begins := regexp.MustCompile("(?m)^\\| [^|]+ \\| [^|]+ \\| `([^`]+)`").FindAllStringSubmatch(string(text), -1)
+	if len(begins) < len(named)-1 { // a licence needs no beginning
+		t.Errorf("ARCHITECTURE.md says of %d folders where to begin to read, must be %d", len(begins), len(named)-1)
+	}
+	for _, m := range begins {
+		if _, err := os.Stat(m[1]); err != nil {
+			t.Errorf("ARCHITECTURE.md: %v", err)
 		}
 	}
 	entries, err := os.ReadDir(".")
