@@ -3,6 +3,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -192,4 +194,60 @@ func passedBy(ctx context.Context, t *testing.T) (n uint64) {
 		n += f.Passed.Packets
 	}
 	return n
+}
+
+// TestBlocklist: a list of 100,000 addresses in a file reaches the firewall on the node,
+// which says how many are in force; another list takes its place.
+func TestBlocklist(t *testing.T) {
+	ctx := need(t, 2*time.Minute)
+	file := filepath.Join(t.TempDir(), "list.txt")
+	blocklist := func(first string) {
+		t.Helper()
+		var list strings.Builder
+		list.WriteString("# addresses and how many lists have them\n" + first + "\t5\n")
+		for i := range 100_000 - 1 {
+			fmt.Fprintf(&list, "172.%d.%d.%d\t%d\n", 16+i>>16, i>>8&0xff, i&0xff, i%9)
+		}
+		if err := os.WriteFile(file, []byte(list.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		apply(ctx, t, fmt.Sprintf(`
+apiVersion: onpath/v1alpha1
+kind: Function
+metadata: {name: filter}
+spec:
+  state: none
+  ebpf: {object: firewall, budget: 50us, files: {blocklist: {fromFile: %q}}}
+---
+apiVersion: onpath/v1alpha1
+kind: Chain
+metadata: {name: listed}
+spec: {from: {hosts: client}, to: {hosts: origin}, through: [{function: filter, drain: 1s}]}
+`, file))
+	}
+	blocklist("203.0.113.9")
+	active(ctx, t, "listed")
+	c := dialUDP(t, "10.9.0.2", udpEcho(t, "10.9.0.2"))
+	defer c.Close()
+	if err := ask(c, 2*time.Second); err != nil {
+		t.Fatalf("what is not in the list: %v", err)
+	}
+	instances, _, err := api(t).List(ctx, onpath.KindInstance, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := ""
+	for _, o := range instances {
+		for _, l := range o.(*onpath.Instance).Status.Lists {
+			said += l.Type + ": " + l.Message + "; "
+		}
+	}
+	if !strings.Contains(said, "blocklist: 100000 entries") {
+		t.Errorf("instances say %q of their lists", said)
+	}
+	blocklist("10.9.0.2")
+	err = testbed.WaitFor(ctx, "the new list bites", 20*time.Second, func() (bool, error) { return ask(c, 300*time.Millisecond) != nil, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
 }
