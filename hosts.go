@@ -13,6 +13,9 @@ type Hosts struct {
 type HostsSpec struct {
 	// Addresses are the end points' own; an entry is an address or a prefix.
 	Addresses []Prefix `json:"addresses,omitempty"`
+	// FromFile names a file with more addresses, one a line, which the client reads and
+	// sends as Addresses.
+	FromFile string `json:"fromFile,omitempty"`
 	// Virtual are what clients dial and an element rewrites to Addresses.
 	Virtual []Prefix `json:"virtual,omitempty"`
 	// Node names a node whose own traffic is meant (uplink attach: host): what comes

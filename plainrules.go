@@ -10,7 +10,7 @@ import (
 // range a port; that is what matches are multiplied out to.
 const (
 	MaxTableRules = 1 << 18 // plain rules of one table
-	MaxChainRules = 1 << 17 // of one chain, both directions together
+	MaxChainRules = 1 << 17 // of the selectors of a chain's elements, both directions together
 )
 
 // PlainRules is how many plain rules the match is; more than MaxTableRules are

@@ -22,7 +22,8 @@ const (
 	MaxMTU            = 65535
 
 	maxLabels    = 64
-	maxPrefixes  = 10_000
+	maxPrefixes  = 10_000  // of one list
+	maxHosts     = 100_000 // addresses of a Hosts
 	maxSelectors = 1024
 	maxPorts     = 256
 	maxUplinks   = 64

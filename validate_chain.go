@@ -16,7 +16,11 @@ const DefaultAdopt = Duration(time.Minute)
 func (h *Hosts) Validate() error {
 	v := begin(h, &h.TypeMeta)
 	s := &h.Spec
-	s.Addresses = v.prefixes("spec.addresses", s.Addresses)
+	if s.FromFile != "" {
+		v.add("spec.fromFile", "use onpath apply, or send what is in it as addresses",
+			"%s lies on the client, which has to read it", quote(s.FromFile))
+	}
+	s.Addresses = v.prefixesUpTo(maxHosts, "spec.addresses", s.Addresses)
 	s.Virtual = v.prefixes("spec.virtual", s.Virtual)
 	for i, p := range s.Virtual {
 		if slices.ContainsFunc(s.Addresses, func(a Prefix) bool { return a.Overlaps(p.Prefix) }) {
@@ -36,8 +40,12 @@ func (h *Hosts) Validate() error {
 
 // prefixes checks a set of prefixes and puts it into order.
 func (v *validation) prefixes(at string, list []Prefix) []Prefix {
-	if len(list) > maxPrefixes {
-		v.add(at, "write fewer, larger ones", "%d prefixes are too many; at most %d", len(list), maxPrefixes)
+	return v.prefixesUpTo(maxPrefixes, at, list)
+}
+
+func (v *validation) prefixesUpTo(most int, at string, list []Prefix) []Prefix {
+	if len(list) > most {
+		v.add(at, "write fewer, larger ones", "%d prefixes are too many; at most %d", len(list), most)
 		return list
 	}
 	for i, p := range list {

@@ -23,9 +23,10 @@ func (w checker) checkRules() {
 			continue
 		}
 		n := w.ruleCount(c)
-		if n > onpath.MaxChainRules {
+		if n > onpath.MaxTableRules {
 			c.fail(onpath.CodeNoCapacity, "spec.select", "use fewer or wider prefixes and port ranges, or several chains",
-				"the chain has %d rules (prefixes of from × of to × protocols × port ranges, both directions); at most %d are possible", n, onpath.MaxChainRules)
+				"the chain has %d rules (prefixes of from × of to × protocols × port ranges, both directions); at most %d are possible",
+				n, onpath.MaxTableRules)
 			continue
 		}
 		if c.checkElementRules(); len(c.errs) > 0 {

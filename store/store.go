@@ -11,11 +11,13 @@ package store
 
 import (
 	"bytes"
+	"compress/flate"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"reflect"
 	"sort"
 	"strings"
@@ -24,7 +26,7 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// MaxObject is the largest object that is stored, in bytes of JSON. It leaves
+// MaxObject is the largest object that is stored, in bytes. It leaves
 // room below etcd's default limit of 1.5 MiB for a request.
 const MaxObject = 1 << 20
 
@@ -131,8 +133,11 @@ func CheckKey(k onpath.Key) error {
 	return nil
 }
 
+// compressed begins what onpath.Compressed wrote; JSON begins with a brace.
+const compressed = "z"
+
 // Encode is the stored form of o: JSON without the version, which is the
-// revision of the write itself.
+// revision of the write itself. What is too large is compressed.
 func Encode(o onpath.Object) ([]byte, error) {
 	m := o.Meta()
 	version := m.Version
@@ -141,6 +146,12 @@ func Encode(o onpath.Object) ([]byte, error) {
 	m.Version = version
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", onpath.KeyOf(o), err)
+	}
+	if len(data) > MaxObject {
+		if data, err = onpath.Compressed(data); err != nil {
+			return nil, err
+		}
+		data = append([]byte(compressed), data...)
 	}
 	if len(data) > MaxObject {
 		e := fail(onpath.CodeInvalid, onpath.KeyOf(o), fmt.Sprintf("it is %d bytes long; an object may have %d", len(data), MaxObject))
@@ -152,6 +163,12 @@ func Encode(o onpath.Object) ([]byte, error) {
 
 // Decode reads the stored form, written at revision version.
 func Decode(data []byte, version int64) (onpath.Object, error) {
+	if z, ok := bytes.CutPrefix(data, []byte(compressed)); ok {
+		var err error
+		if data, err = io.ReadAll(flate.NewReader(bytes.NewReader(z))); err != nil {
+			return nil, fmt.Errorf("read a compressed object: %w", err)
+		}
+	}
 	o, err := onpath.Decode(data)
 	if err != nil {
 		return nil, err

@@ -44,6 +44,8 @@ func readFiles(d *Document, dir string) []located {
 			errs = append(errs, d.readFiles(b.Field, b.Files, o.Spec.EBPF != nil, dir)...)
 		}
 		return errs
+	case *onpath.Hosts:
+		return d.readHosts(o, dir)
 	case *onpath.Deployment:
 		return d.readFiles("spec.files", o.Spec.Files, false, dir)
 	case *onpath.Chain:
@@ -152,10 +154,43 @@ func (d *Document) readList(path string) (string, *onpath.Error) {
 		e.Message = fmt.Sprintf("%s: %s (only lists of addresses may have more than %d bytes)", path, e.Message, onpath.MaxFileBytes)
 		return "", e
 	case held > 0:
-		d.Notes = append(d.Notes, fmt.Sprintf("%s: %d entries; %d lines are left out, for others hold what they say",
-			path, len(l), held))
+		d.noteHeld(path, len(l), held)
 	}
 	return packed, nil
+}
+
+// readHosts adds what is in the file of hosts to the addresses.
+func (d *Document) readHosts(h *onpath.Hosts, dir string) []located {
+	if h.Spec.FromFile == "" {
+		return nil
+	}
+	path := resolve(h.Spec.FromFile, dir)
+	data, failure := readText(path, onpath.MaxListFile)
+	if failure == nil {
+		list, held, err := onpath.ReadAddresses(data)
+		var e *onpath.Error
+		if errors.As(err, &e) {
+			e.Message = path + ": " + e.Message
+			failure = e
+		}
+		if held > 0 {
+			d.noteHeld(path, len(list), held)
+		}
+		for _, p := range list {
+			h.Spec.Addresses = append(h.Spec.Addresses, onpath.Prefix{Prefix: p})
+		}
+	}
+	if failure != nil {
+		failure.Object, failure.Field = onpath.KeyOf(h).String(), "spec.fromFile"
+		failure.Place = d.PlaceOf(failure.Field)
+		return []located{{err: failure, position: d.position(failure.Field)}}
+	}
+	h.Spec.FromFile = ""
+	return nil
+}
+
+func (d *Document) noteHeld(path string, entries, held int) {
+	d.Notes = append(d.Notes, fmt.Sprintf("%s: %d entries; %d lines are left out, for others hold what they say", path, entries, held))
 }
 
 // readText reads a text of so many bytes, and some of what is beyond.

@@ -269,6 +269,38 @@ func TestLoadLists(t *testing.T) {
 	}
 }
 
+// TestLoadHosts: a file of addresses becomes the addresses of a Hosts, and its faults
+// name file and line.
+func TestLoadHosts(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "ok.txt", "192.0.2.1 # one\n192.0.2.1\n198.51.100.0/24\n")
+	write(t, dir, "odd.txt", "192.0.2.1\nbad.example\n")
+	var list strings.Builder
+	for i := range 100_001 {
+		fmt.Fprintf(&list, "10.%d.%d.%d\n", i>>16, i>>8&0xff, i&0xff)
+	}
+	write(t, dir, "many.txt", list.String())
+	hosts := func(list string) string {
+		return write(t, dir, "h.yaml", head+"kind: Hosts\nmetadata: {name: h}\nspec: {addresses: [203.0.113.1], fromFile: "+list+"}\n")
+	}
+	docs, err := manifest.Load([]string{hosts("ok.txt")}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := docs[0].Object.(*onpath.Hosts).Spec
+	if got := fmt.Sprint(spec.Addresses); got != "[192.0.2.1 198.51.100.0/24 203.0.113.1]" || spec.FromFile != "" || len(docs[0].Notes) != 1 {
+		t.Errorf("the hosts are %s, %q, with notes %q", got, spec.FromFile, docs[0].Notes)
+	}
+	for file, want := range map[string]string{
+		"odd.txt":  `h.yaml:4:44: hosts default/h: spec.fromFile: ` + dir + `/odd.txt: line 2: "bad.example"`,
+		"many.txt": "at most 100000", "gone.txt": "gone.txt: there is no such file",
+	} {
+		if _, err := manifest.Load([]string{hosts(file)}, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", file, err, want)
+		}
+	}
+}
+
 func TestLoadRefuses(t *testing.T) {
 	dir := t.TempDir()
 	empty := t.TempDir()

@@ -251,3 +251,53 @@ spec: {from: {hosts: client}, to: {hosts: origin}, through: [{function: filter, 
 		t.Fatal(err)
 	}
 }
+
+// TestManyHosts: a chain takes up the traffic of 100,000 hosts that a file names, and no
+// other traffic.
+func TestManyHosts(t *testing.T) {
+	ctx := need(t, 2*time.Minute)
+	file := filepath.Join(t.TempDir(), "hosts.txt")
+	hosts := func(first string) {
+		t.Helper()
+		var list strings.Builder
+		list.WriteString("# addresses\n" + first + "\n")
+		for i := range 100_000 - 1 {
+			fmt.Fprintf(&list, "172.%d.%d.%d\n", 16+i>>16, i>>8&0xff, i&0xff)
+		}
+		if err := os.WriteFile(file, []byte(list.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		apply(ctx, t, fmt.Sprintf(`
+apiVersion: onpath/v1alpha1
+kind: Function
+metadata: {name: filter}
+spec:
+  state: none
+  ebpf: {object: firewall, budget: 50us, config: {default: drop}}
+---
+apiVersion: onpath/v1alpha1
+kind: Hosts
+metadata: {name: many}
+spec: {fromFile: %q}
+---
+apiVersion: onpath/v1alpha1
+kind: Chain
+metadata: {name: many}
+spec: {from: {hosts: client}, to: {hosts: many}, through: [{function: filter, drain: 1s}]}
+`, file))
+		t.Logf("apply took %s", time.Since(began))
+	}
+	hosts("203.0.113.9")
+	active(ctx, t, "many")
+	c := dialUDP(t, "10.9.0.2", udpEcho(t, "10.9.0.2"))
+	defer c.Close()
+	if err := ask(c, 2*time.Second); err != nil {
+		t.Fatalf("a host that the chain does not name: %v", err)
+	}
+	hosts("10.9.0.2")
+	err := testbed.WaitFor(ctx, "the chain has the new host", 20*time.Second, func() (bool, error) { return ask(c, 300*time.Millisecond) != nil, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
