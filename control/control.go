@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -15,6 +14,7 @@ import (
 	"github.com/onpath/onpath/control/claims"
 	"github.com/onpath/onpath/control/events"
 	"github.com/onpath/onpath/control/look"
+	"github.com/onpath/onpath/control/metering"
 	"github.com/onpath/onpath/control/names"
 	"github.com/onpath/onpath/control/pool"
 	"github.com/onpath/onpath/control/timer"
@@ -89,12 +89,9 @@ type Controller struct {
 	pool     *pool.Pool
 	names    *names.Names
 	claims   *claims.Claims
-	metering metering
-	uses     atomic.Pointer[map[onpath.Key]pool.Use] // of reservations
-	// reservedBy is the reservation of each deployment that has one, as of the last step.
-	reservedBy map[onpath.Key]onpath.Key
-
-	make func(*plan.Snapshot) *plan.Result // plan.Make
+	metering *metering.Metering
+	uses     uses
+	make     func(*plan.Snapshot) *plan.Result // plan.Make
 }
 
 // session is what is known of a node that has connected.
@@ -135,9 +132,9 @@ func New(o Options) *Controller {
 		wake: make(chan struct{}, 1), loaded: make(chan struct{}),
 		mirror: newMirror(), nodes: map[string]*session{}, missing: map[onpath.Key]onpath.Object{}, asides: map[onpath.Key]aside{},
 		scaling: scaling{chains: map[onpath.Key]*scaled{}}, make: new(plan.Planner).Make,
-		metering: metering{gone: map[string]time.Time{}, billed: map[string][]string{}},
 	}
-	c.pool, c.names = c.newPool(), names.New(o.Hub, o.Clock)
+	c.pool, c.names = newPool(c), names.New(o.Hub, o.Clock)
+	c.metering = metering.New(metering.Options{Hub: o.Hub, Bills: c.pool, Clock: o.Clock, Log: o.Log})
 	c.claims = claims.New(claims.Options{Store: o.Store, Hub: o.Hub, Clock: o.Clock, After: o.After, Secret: o.Settings.Secret, Events: c.events})
 	c.looks = look.New(func(ctx context.Context, node string, op onpath.NodeOp, request any) (io.ReadWriteCloser, error) {
 		return o.Hub.Call(ctx, node, op, request)
@@ -197,7 +194,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		func() { c.events.Run(ctx) },
 		func() { c.awaitNodes(ctx) },
 		func() { c.scale(ctx) },
-		func() { c.meter(ctx) },
+		func() { c.metering.Run(ctx) },
 		func() { c.claims.Run(ctx) },
 		func() { c.names.Run(ctx) },
 	} {

@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"maps"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -19,15 +18,13 @@ type mirror struct {
 	waiting     map[onpath.Key]bool // Nodes that are not accepted
 	// instances by their deployments.
 	instances map[onpath.Key]map[onpath.Key]*onpath.Instance
-	// left are instances that were deleted, by UID, until their node meters them no more.
-	left map[string]*onpath.Instance
 }
 
 func newMirror() *mirror {
 	return &mirror{
 		objects: map[onpath.Key]onpath.Object{}, chains: map[onpath.Key]*onpath.Chain{}, deployments: map[onpath.Key]*onpath.Deployment{},
 		claims: map[onpath.Key]*onpath.PrefixClaim{}, waiting: map[onpath.Key]bool{},
-		instances: map[onpath.Key]map[onpath.Key]*onpath.Instance{}, left: map[string]*onpath.Instance{},
+		instances: map[onpath.Key]map[onpath.Key]*onpath.Instance{},
 	}
 }
 
@@ -68,12 +65,6 @@ func (m *mirror) remove(k onpath.Key, revision int64) bool {
 	old := m.objects[k]
 	if old == nil || old.Meta().Version > revision {
 		return false
-	}
-	switch old := old.(type) {
-	case *onpath.Instance:
-		m.left[old.Metadata.UID] = old
-	case *onpath.Node:
-		maps.DeleteFunc(m.left, func(_ string, i *onpath.Instance) bool { return i.Spec.Node == k.Name })
 	}
 	m.forgetInstance(k)
 	delete(m.objects, k)
@@ -139,12 +130,6 @@ func (c *Controller) load(ctx context.Context) (int64, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	fresh.left = c.mirror.left
-	for k, o := range c.mirror.objects {
-		if i, ok := o.(*onpath.Instance); ok && fresh.objects[k] == nil {
-			fresh.left[i.Metadata.UID] = i
-		}
-	}
 	c.mirror = fresh
 	if c.started.IsZero() {
 		c.started = c.o.Clock()
@@ -215,13 +200,4 @@ func (c *Controller) changed(e onpath.StoreEvent) bool {
 	was, _ := old.(*onpath.PrefixClaim)
 	claim, _ := e.Object.(*onpath.PrefixClaim)
 	return was == nil || claim == nil || claims.News(was, claim)
-}
-
-// settle drops what has left a node and is not among its meters: it is billed, or never ran.
-func (m *mirror) settle(node string, meters []onpath.Meter) {
-	metered := map[string]bool{}
-	for i := range meters {
-		metered[meters[i].UID] = true
-	}
-	maps.DeleteFunc(m.left, func(uid string, i *onpath.Instance) bool { return i.Spec.Node == node && !metered[uid] })
 }

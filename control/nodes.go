@@ -59,7 +59,7 @@ func (c *Controller) NodeReported(r onpath.NodeReport) {
 	}
 	wasAway := c.o.Clock().Sub(st.state.Seen) > onpath.NodeTimeout
 	st.state.Seen = c.o.Clock()
-	c.metering.note(&r, st.state.Seen)
+	c.metering.Reported(&r, st.state.Seen)
 	old := st.state.Report
 	st.state.Report = &r
 	if !wasAway && !plan.News(old, &r) {

@@ -18,14 +18,14 @@ func (c *Controller) Check(ctx context.Context, changes []onpath.Change, force b
 	if err := c.freshen(ctx); err != nil {
 		return nil, err
 	}
-	reserved, err := reserving{c}.reserved(changes, force)
+	held, err := reserved(c.pool, changes, force)
 	if err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.snapshot()
-	before.Reserved = reserved
+	before.Reserved = held
 	if err := c.checkNodes(before, changes, force); err != nil || force {
 		return nil, err
 	}
@@ -41,12 +41,12 @@ func (c *Controller) Preview(ctx context.Context, changes []onpath.Change) (*onp
 	if err := c.freshen(ctx); err != nil {
 		return nil, err
 	}
-	reserved, err := reserving{c}.reserved(changes, true)
+	held, err := reserved(c.pool, changes, true)
 	if err != nil {
 		return nil, err
 	}
 	before := c.copy()
-	before.Reserved = reserved
+	before.Reserved = held
 	after := changedSnapshot(before, changes)
 	if err := plan.CheckChange(before, after, keysOf(changes)); err != nil {
 		return nil, err

@@ -1,12 +1,14 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -15,21 +17,28 @@ import (
 	"github.com/onpath/onpath/plan/near"
 )
 
-// reserving is what the scheduler of reservations asks of a Controller, and is asked by it.
-type reserving struct{ *Controller }
-
 // newPool makes the scheduler of reservations.
-func (c *Controller) newPool() *pool.Pool {
+func newPool(c *Controller) *pool.Pool {
 	return pool.New(pool.Options{
-		Store: c.o.Store, Clock: c.o.Clock, Boot: c.o.Boot, Log: c.log, Confirm: reserving{c}.confirmPromise, Changed: c.kick, Tell: c.Tell,
-		Tenant: reserving{c}.boundsOf, Archive: c.o.Archive,
-		Use: func(k onpath.Key) pool.Use {
-			if uses := c.uses.Load(); uses != nil {
-				return (*uses)[k]
-			}
-			return pool.Use{}
+		Store: c.o.Store, Clock: c.o.Clock, Boot: c.o.Boot, Log: c.log, Changed: c.kick, Tell: c.Tell, Use: c.uses.of,
+		Archive: c.o.Archive,
+		Confirm: func(ctx context.Context, node string, r onpath.PromiseRequest) error {
+			return confirmPromise(ctx, c.o.Hub, node, r)
 		},
+		Tenant: func(ctx context.Context, tenant string) (pool.Bounds, error) { return boundsOf(ctx, c, tenant) },
 	})
+}
+
+// uses are what reservations are used for, as of the last step.
+type uses struct {
+	by atomic.Pointer[map[onpath.Key]pool.Use]
+}
+
+func (u *uses) of(reservation onpath.Key) pool.Use {
+	if by := u.by.Load(); by != nil {
+		return (*by)[reservation]
+	}
+	return pool.Use{}
 }
 
 // Pool is the scheduler of reservations.
@@ -37,7 +46,7 @@ func (c *Controller) Pool() *pool.Pool { return c.pool }
 
 // boundsOf is what bounds a tenant's reservations. What is not in the store is no tenant, but
 // those that need no object.
-func (c reserving) boundsOf(ctx context.Context, tenant string) (b pool.Bounds, err error) {
+func boundsOf(ctx context.Context, c *Controller, tenant string) (b pool.Bounds, err error) {
 	o, err := c.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: tenant})
 	if onpath.CodeOf(err) == onpath.CodeNotFound {
 		if tenant == onpath.DefaultTenant || tenant == onpath.OperatorTenant {
@@ -64,20 +73,20 @@ func (c reserving) boundsOf(ctx context.Context, tenant string) (b pool.Bounds, 
 
 // reserved is the most that the tenants of changes have reserved. It refuses to let tenants
 // go that the pool still needs and, but with force, nodes.
-func (c reserving) reserved(changes []onpath.Change, force bool) (map[string]onpath.Resources, error) {
+func reserved(p *pool.Pool, changes []onpath.Change, force bool) (map[string]onpath.Resources, error) {
 	var errs onpath.Errors
 	out := map[string]onpath.Resources{}
 	for _, ch := range changes {
 		var refused *onpath.Error
 		switch {
 		case ch.Key.Kind.Tenanted():
-			out[ch.Key.Tenant] = c.pool.Reserved(ch.Key.Tenant)
+			out[ch.Key.Tenant] = p.Reserved(ch.Key.Tenant)
 		case ch.Object == nil && ch.Key.Kind == onpath.KindNode && !force:
-			if e := promisedTo(ch.Key, c.pool.PromisedTo(ch.Key.Name)); e != nil {
+			if e := promisedTo(ch.Key, p.PromisedTo(ch.Key.Name)); e != nil {
 				errs = append(errs, e)
 			}
 		case ch.Key.Kind != onpath.KindTenant || ch.Object != nil:
-		case errors.As(c.pool.CheckRemoval(ch.Key.Name), &refused):
+		case errors.As(p.CheckRemoval(ch.Key.Name), &refused):
 			errs = append(errs, refused)
 		}
 	}
@@ -101,8 +110,8 @@ func promisedTo(node onpath.Key, list []onpath.Key) *onpath.Error {
 }
 
 // confirmPromise asks a node whether it can keep what it will have promised.
-func (c reserving) confirmPromise(ctx context.Context, node string, r onpath.PromiseRequest) error {
-	s, err := c.o.Hub.Call(ctx, node, onpath.OpPromise, r)
+func confirmPromise(ctx context.Context, hub Hub, node string, r onpath.PromiseRequest) error {
+	s, err := hub.Call(ctx, node, onpath.OpPromise, r)
 	if err != nil {
 		return err
 	}
@@ -121,43 +130,48 @@ func (c reserving) confirmPromise(ctx context.Context, node string, r onpath.Pro
 	return nil
 }
 
-// observe tells the pool of nodes and cloudlets, and of what reservations are used for.
-// Callers hold mu.
+// observe tells the parts how things stand after a step. Callers hold mu.
 func (c *Controller) observe(r *plan.Result) {
 	now, grace := c.o.Clock(), c.o.Settings.Grace
 	if grace == 0 {
 		grace = plan.DefaultGrace
 	}
 	var nodes []pool.Node
-	cloudlets := map[string]pool.Cloudlet{}
-	uses := map[onpath.Key]pool.Use{}
-	c.reservedBy = map[onpath.Key]onpath.Key{}
+	cloudlets, use := map[string]pool.Cloudlet{}, newUseNotes(c.mirror.objects)
 	for _, o := range c.mirror.objects {
 		switch o := o.(type) {
 		case *onpath.Cloudlet:
 			cloudlets[o.Metadata.Name] = pool.Cloudlet{Share: o.Spec.OperatorShare, Location: o.Spec.Location, Prefixes: o.Spec.Prefixes}
 		case *onpath.Node:
-			nodes = append(nodes, c.observeNode(o, r.Taken[o.Metadata.Name], now, grace))
+			nodes = append(nodes, observeNode(o, c.nodes[o.Metadata.Name], r.Taken[o.Metadata.Name], c.started, now, grace))
 		case *onpath.Deployment:
-			c.noteUse(uses, o.Metadata.Tenant, o.Metadata.Name, o.Spec.Reservation, o.Spec.Function, o.Spec.Drain)
+			use.note(o.Metadata.Tenant, o.Metadata.Name, o.Spec.Reservation, o.Spec.Function, o.Spec.Drain)
 		case *onpath.Chain:
 			for _, e := range o.Spec.Through {
-				drain := e.Drain
-				if drain == 0 {
-					drain = onpath.DefaultDrain
-				}
-				c.noteUse(uses, o.Metadata.Tenant, onpath.ShortDeployment(o.Metadata.Name, e.Function), e.Reservation, e.Function, drain)
+				use.note(o.Metadata.Tenant, onpath.ShortDeployment(o.Metadata.Name, e.Function), e.Reservation, e.Function,
+					cmp.Or(e.Drain, onpath.DefaultDrain))
 			}
 		}
 	}
+	use.noteInstances()
+	c.uses.by.Store(&use.uses)
 	noteWords(c.nodes, r, nodes, now)
-	reserving{c}.noteRoundTrips(nodes, cloudlets)
-	reserving{c}.noteInstances(uses)
-	c.uses.Store(&uses)
+	noteRoundTrips(c.nodes, nodes, cloudlets)
 	c.pool.Observe(nodes, cloudlets)
 	gateways := connectedGateways(c)
 	c.names.Note(c.mirror.objects, nearby(cloudlets), gateways)
+	c.metering.Note(c.mirror.objects, connectedNodes(c.nodes))
 	c.claims.Note(c.mirror.objects, leasesAt(c.nodes), gateways)
+}
+
+// connectedNodes are the nodes that have a session.
+func connectedNodes(nodes map[string]*session) (names []string) {
+	for name, st := range nodes {
+		if st.connected {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // nearby are cloudlets as clients are near them.
@@ -185,13 +199,13 @@ func leasesAt(nodes map[string]*session) map[string][]string {
 	return at
 }
 
-func (c *Controller) observeNode(o *onpath.Node, taken onpath.Resources, now time.Time, grace time.Duration) pool.Node {
+// observeNode is how a node stands for the pool. started is when this server began.
+func observeNode(o *onpath.Node, st *session, taken onpath.Resources, started, now time.Time, grace time.Duration) pool.Node {
 	n := pool.Node{Name: o.Metadata.Name, Cloudlet: o.Spec.Cloudlet, Declared: o.Spec.Capacity, Taken: taken,
-		Drain: o.Spec.Drain, Since: c.started}
-	st := c.nodes[n.Name]
+		Drain: o.Spec.Drain, Since: started}
 	if st == nil {
 		n.Capacity = plan.Capacity(o, nil)
-		n.Gone, n.NoReport = !c.started.IsZero() && now.Sub(c.started) > grace, true
+		n.Gone, n.NoReport = !started.IsZero() && now.Sub(started) > grace, true
 		return n
 	}
 	n.Capacity, n.Since = plan.Capacity(o, &st.state), st.state.Seen
@@ -259,14 +273,14 @@ func words(sessions map[string]*session, r *plan.Result, home map[string]string,
 }
 
 // noteRoundTrips notes between which cloudlets nodes have measured round trips.
-func (c reserving) noteRoundTrips(nodes []pool.Node, cloudlets map[string]pool.Cloudlet) {
+func noteRoundTrips(sessions map[string]*session, nodes []pool.Node, cloudlets map[string]pool.Cloudlet) {
 	home := make(map[string]string, len(nodes))
 	for _, n := range nodes {
 		home[n.Name] = n.Cloudlet
 	}
 	for _, n := range nodes {
 		from, known := cloudlets[n.Cloudlet]
-		st := c.nodes[n.Name]
+		st := sessions[n.Name]
 		if !known || st == nil || st.state.Report == nil {
 			continue
 		}
@@ -286,29 +300,39 @@ func (c reserving) noteRoundTrips(nodes []pool.Node, cloudlets map[string]pool.C
 	}
 }
 
-// noteUse notes what a reservation is used for.
-func (c *Controller) noteUse(uses map[onpath.Key]pool.Use, tenant, deployment string, reservation,
-	function onpath.Ref, drain onpath.Duration) {
+// useNotes are what reservations are used for.
+type useNotes struct {
+	objects map[onpath.Key]onpath.Object
+	uses    map[onpath.Key]pool.Use
+	by      map[onpath.Key]onpath.Key // the reservation of each deployment that has one
+}
+
+func newUseNotes(objects map[onpath.Key]onpath.Object) *useNotes {
+	return &useNotes{objects: objects, uses: map[onpath.Key]pool.Use{}, by: map[onpath.Key]onpath.Key{}}
+}
+
+// note notes the reservation of a deployment.
+func (u *useNotes) note(tenant, deployment string, reservation, function onpath.Ref, drain onpath.Duration) {
 	if reservation == "" {
 		return
 	}
 	t, name := reservation.Resolve(tenant)
 	ft, fn := function.Resolve(tenant)
-	f, _ := c.mirror.objects[onpath.Key{Kind: onpath.KindFunction, Tenant: ft, Name: fn}].(*onpath.Function)
+	f, _ := u.objects[onpath.Key{Kind: onpath.KindFunction, Tenant: ft, Name: fn}].(*onpath.Function)
 	k := onpath.Key{Kind: onpath.KindReservation, Tenant: t, Name: name}
-	uses[k] = pool.Use{Stateless: f != nil && f.Spec.State == onpath.StateNone, Drain: time.Duration(drain), Nodes: map[string]int{}}
-	c.reservedBy[onpath.Key{Kind: onpath.KindDeployment, Tenant: tenant, Name: deployment}] = k
+	u.uses[k] = pool.Use{Stateless: f != nil && f.Spec.State == onpath.StateNone, Drain: time.Duration(drain), Nodes: map[string]int{}}
+	u.by[onpath.Key{Kind: onpath.KindDeployment, Tenant: tenant, Name: deployment}] = k
 }
 
 // noteInstances notes where the instances of reservations are.
-func (c reserving) noteInstances(uses map[onpath.Key]pool.Use) {
-	for _, o := range c.mirror.objects {
+func (u *useNotes) noteInstances() {
+	for _, o := range u.objects {
 		i, ok := o.(*onpath.Instance)
 		if !ok {
 			continue
 		}
-		if k, ok := c.reservedBy[onpath.Key{Kind: onpath.KindDeployment, Tenant: i.Metadata.Tenant, Name: i.Spec.Deployment}]; ok {
-			uses[k].Nodes[i.Spec.Node]++
+		if k, ok := u.by[ofDeployment(i)]; ok {
+			u.uses[k].Nodes[i.Spec.Node]++
 		}
 	}
 }

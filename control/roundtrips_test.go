@@ -16,12 +16,12 @@ func TestRoundTripsOfCloudlets(t *testing.T) {
 		return &session{state: plan.NodeState{Report: &onpath.NodeReport{Distances: list}}}
 	}
 	ms := func(n int) onpath.Duration { return onpath.Duration(time.Duration(n) * time.Millisecond) }
-	c := &Controller{nodes: map[string]*session{
+	sessions := map[string]*session{
 		"a1": report(onpath.Distance{To: "b1", RTT: ms(20)}, onpath.Distance{To: "a2", RTT: ms(1)}, onpath.Distance{To: "c1"}),
 		"a2": report(onpath.Distance{To: "b1", RTT: ms(10)}, onpath.Distance{To: "192.0.2.1:80", RTT: ms(3)}),
-	}}
+	}
 	cloudlets := map[string]pool.Cloudlet{"a": {Share: 5}, "b": {}, "c": {}}
-	reserving{c}.noteRoundTrips([]pool.Node{{Name: "a1", Cloudlet: "a"}, {Name: "a2", Cloudlet: "a"}, {Name: "b1", Cloudlet: "b"},
+	noteRoundTrips(sessions, []pool.Node{{Name: "a1", Cloudlet: "a"}, {Name: "a2", Cloudlet: "a"}, {Name: "b1", Cloudlet: "b"},
 		{Name: "c1", Cloudlet: "c"}, {Name: "d1", Cloudlet: "gone"}}, cloudlets)
 	if got := cloudlets["a"]; got.Share != 5 || len(got.RTT) != 1 || got.RTT["b"] != 10*time.Millisecond {
 		t.Errorf("cloudlet a: %+v", got)

@@ -64,10 +64,10 @@ func TestRuntimeDown(t *testing.T) {
 		if reason != "" {
 			report.Conditions = []onpath.Condition{{Type: onpath.ConditionRuntime, Status: onpath.False, Reason: reason, Message: "it is dead"}}
 		}
-		c := &Controller{nodes: map[string]*session{"n": {connected: true, state: plan.NodeState{Seen: now, Report: report}}}}
+		st := &session{connected: true, state: plan.NodeState{Seen: now, Report: report}}
 		o := &onpath.Node{}
 		o.Metadata.Name = "n"
-		if n := c.observeNode(o, onpath.Resources{}, now, time.Minute); n.Usable != usable {
+		if n := observeNode(o, st, onpath.Resources{}, time.Time{}, now, time.Minute); n.Usable != usable {
 			t.Errorf("%q: usable %t", reason, n.Usable)
 		}
 	}
