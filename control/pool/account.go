@@ -68,17 +68,6 @@ func (p *Pool) Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (a
 	return a, err
 }
 
-// beginEntry has nobody else enter something by a reference meanwhile.
-func (ac *accounting) beginEntry(ready error, path, reference string) error {
-	if ready == nil && ac.entering[path] {
-		ready = onpath.Errorf(onpath.CodeUnavailable, "reference %q is being entered; try again", reference)
-	}
-	if ready == nil {
-		ac.entering[path] = true
-	}
-	return ready
-}
-
 // sameEntry refuses an entry whose reference is that of another one, or of one that was
 // taken back.
 func (p *postingReader) sameEntry(ctx context.Context, tenant string, post, known *onpath.Posting) error {
@@ -310,47 +299,4 @@ func (p *Pool) CheckLedger(ctx context.Context) (onpath.LedgerCheck, error) {
 	p.queue.look(func(s *state) { out.Wrong = append(out.Wrong, s.rows.findMisbilled(p.o.Clock().UTC())...) })
 	out.Wrong = out.Wrong[:min(len(out.Wrong), ledger.MaxWrong)]
 	return out, err
-}
-
-// Capacity is what nodes have promised between two times; cloudlet "": all.
-func (p *Pool) Capacity(cloudlet string, from, until time.Time) (v onpath.CapacityView, err error) {
-	p.queue.look(func(s *state) { v, err = s.promises.describe(cloudlet, from, until, s.clock()) })
-	return v, err
-}
-
-func (p *promises) describe(cloudlet string, from, until, now time.Time) (onpath.CapacityView, error) {
-	if from.IsZero() {
-		from = now
-	}
-	if until.IsZero() {
-		until = from.Add(24 * time.Hour)
-	}
-	v := onpath.CapacityView{From: from, Until: until, Nodes: []onpath.NodeCapacity{}}
-	if !from.Before(until) {
-		return v, onpath.Errorf(onpath.CodeInvalid, "%s is not before %s", text(from), text(until))
-	}
-	if _, ok := p.cloudlets[cloudlet]; cloudlet != "" && !ok {
-		return v, onpath.Errorf(onpath.CodeNotFound, "there is no cloudlet %s", cloudlet)
-	}
-	for _, cl := range sortedKeys(p.cloudlets) {
-		if cloudlet != "" && cl != cloudlet {
-			continue
-		}
-		for _, name := range p.cal.Nodes(cl) {
-			v.Nodes = append(v.Nodes, p.describeNode(name, cl, from, until))
-		}
-	}
-	return v, nil
-}
-
-func (p *promises) describeNode(name, cloudlet string, from, until time.Time) onpath.NodeCapacity {
-	n := p.nodes[name]
-	share := shareOf(n.Capacity, p.cloudlets[cloudlet].Share)
-	c := onpath.NodeCapacity{Node: name, Cloudlet: cloudlet, Usable: n.Usable, Total: n.Capacity, Share: share}
-	for _, s := range p.cal.Steps(name, from, until) {
-		promised := s.Promised.Add(n.Taken)
-		c.Steps = append(c.Steps, onpath.CapacityStep{At: s.At, Promised: promised,
-			Free: atLeastNothing(n.Capacity.Sub(share).Sub(promised))})
-	}
-	return c
 }

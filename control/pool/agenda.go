@@ -12,8 +12,10 @@ import (
 // agenda orders reservations by when something of them is due next.
 type agenda []*entry
 
-func (a agenda) Len() int           { return len(a) }
+func (a agenda) Len() int { return len(a) }
+
 func (a agenda) Less(i, j int) bool { return a[i].due.Before(a[j].due) }
+
 func (a agenda) Swap(i, j int) {
 	a[i], a[j] = a[j], a[i]
 	a[i].index, a[j].index = i, j

@@ -191,23 +191,6 @@ func (a admission) findPlaces(d *decision, next []onpath.ReservationSlot, now ti
 	return nil
 }
 
-// canStay reports whether an instance can stay on its node: it fits, or is nowhere more
-// than it was.
-func (p *promises) canStay(node string, slots []calendar.Slot, old *onpath.Reservation, now time.Time) bool {
-	if p.cal.Fits(node, slots) {
-		return true
-	}
-	for _, s := range slots {
-		for _, x := range differences(old.Status.Slots, []onpath.ReservationSlot{{From: s.From, Until: s.Until,
-			Capacity: s.Capacity}}, 1, 1, latest(s.From, now)) {
-			if x.more != (onpath.Resources{}) && x.from.Before(s.Until) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
 // cancelOne decides on the end of a live reservation; of one that is over, nothing is left.
 func (a admission) cancelOne(k onpath.Key) (*decision, error) {
 	e, now := a.rows.entries[k], a.now

@@ -49,8 +49,8 @@ func (p *Past) Run(ctx context.Context) {
 			continue
 		}
 		if !told && ctx.Err() == nil {
-			p.pool.log.Error("closed days of the ledger stay in the store; it is tried on", "err", err)
-			p.pool.o.Tell(onpath.Key{Kind: onpath.KindTenant, Name: onpath.OperatorTenant}, "LedgerNotArchived", err.Error(), true)
+			p.log.Error("closed days of the ledger stay in the store; it is tried on", "err", err)
+			p.tell(onpath.Key{Kind: onpath.KindTenant, Name: onpath.OperatorTenant}, "LedgerNotArchived", err.Error(), true)
 			told = true
 		}
 	}
@@ -76,8 +76,8 @@ func (p *Past) Close(ctx context.Context) error {
 
 // ready reports whether it is known what there is.
 func (p *Past) ready() (ready bool) {
-	p.pool.queue.look(func(s *state) { ready = !s.broken && s.promises.observed })
-	return ready && p.pool.Held() == nil
+	p.queue.look(func(s *state) { ready = !s.broken && s.promises.observed })
+	return ready && p.watch.agree() == nil
 }
 
 // step empties the store of the day closed last, or closes the next one. It reports whether
@@ -119,7 +119,7 @@ func (p *Past) step(ctx context.Context, until time.Time) (bool, error) {
 	}
 	var accounts []string
 	var over []overSince
-	p.pool.queue.look(func(s *state) { accounts, over = s.open(carried) })
+	p.queue.look(func(s *state) { accounts, over = s.open(carried) })
 	at, err := p.first(ctx, carried, accounts, over)
 	if err != nil || at.IsZero() {
 		return false, err
@@ -312,7 +312,7 @@ func (p *Past) dropReservations(ctx context.Context, list []archive.Reservation)
 	for _, x := range list {
 		all = append(all, keyOf(x.Name))
 	}
-	g, err := p.pool.queue.decide(ctx, func(s *state) (joining, error) {
+	g, err := p.queue.decide(ctx, func(s *state) (joining, error) {
 		var keys []onpath.Key
 		for i, x := range list {
 			if e := s.rows.entries[all[i]]; e != nil && e.obj.Metadata.Version == x.Version && !e.obj.Status.State.Live() {
@@ -325,5 +325,5 @@ func (p *Past) dropReservations(ctx context.Context, list []archive.Reservation)
 	if err != nil {
 		return err
 	}
-	return p.pool.queue.await(g)
+	return p.queue.await(g)
 }

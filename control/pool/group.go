@@ -1,9 +1,12 @@
 package pool
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"slices"
+	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/control/ledger"
@@ -137,3 +140,45 @@ func (q *queue) batchOf(g *group, ac *accounting) (onpath.Batch, error) {
 	}
 	return b, nil
 }
+
+// Where records lie.
+const (
+	payments = "pool/payment/"
+	nodePath = "pool/node/"
+)
+
+func paymentPath(k onpath.Key) string { return payments + k.Tenant + "/" + k.Name }
+
+// write tries on as long as it is not known what became of a batch, and not for long.
+// unsure: that stays unknown, or somebody else wrote.
+func (q *queue) write(ctx context.Context, b onpath.Batch) (w onpath.Written, unsure bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	for {
+		w, err := q.store.Write(ctx, b)
+		switch onpath.CodeOf(err) {
+		case "":
+			return w, false, nil
+		case onpath.CodeInvalid, onpath.CodeNoCapacity:
+			return w, false, err
+		case onpath.CodeConflict:
+			var e *onpath.Error
+			if errors.As(err, &e) && e.Object == priceList.String() { // another list: nothing is written
+				q.priceList.last.Store(nil)
+				return w, false, errAgain
+			}
+			return w, true, onpath.Errorf(onpath.CodeUnavailable, "somebody else changed what was decided on; try again: %w", err)
+		case onpath.CodeUnavailable:
+			if ctx.Err() == nil {
+				select {
+				case <-time.After(100 * time.Millisecond):
+					continue
+				case <-ctx.Done():
+				}
+			}
+		}
+		return w, true, onpath.Errorf(onpath.CodeUnavailable, "it is not known whether the decision was written; try again: %w", err)
+	}
+}
+
+const writeTimeout = 10 * time.Second

@@ -3,7 +3,6 @@ package pool
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -211,31 +210,6 @@ func clip(slots []calendar.Slot, until time.Time) []calendar.Slot {
 		}
 	}
 	return out
-}
-
-// Move has an instance of a reservation leave its node: to a named one, or the least
-// loaded of the cloudlet.
-func (p *Pool) Move(ctx context.Context, k onpath.Key, from, to string) (onpath.Quote, error) {
-	for begin := time.Now(); ; {
-		q, err := p.tryMove(ctx, k, from, to)
-		if !errors.Is(err, errNoConfirm) && !errors.Is(err, errAgain) || time.Since(begin) > tryTimeout {
-			return q, about(k, err)
-		}
-	}
-}
-
-func (p *Pool) tryMove(ctx context.Context, k onpath.Key, from, to string) (onpath.Quote, error) {
-	h, err := p.hold([]onpath.Key{k}, func(a admission) ([]*decision, error) {
-		d, err := a.moveInstance(k, from, to)
-		return []*decision{d}, err
-	})
-	if err != nil {
-		return onpath.Quote{}, err
-	}
-	refused := p.askNodes(ctx, h.asks)
-	return h.decisions[0].quote, p.queue.commit(ctx, func(s *state) (joining, error) {
-		return joining{held: h.decisions}, s.stillHeld(h, refused)
-	})
 }
 
 // moveInstance has an instance of a reservation leave its node, and holds that.

@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -17,7 +18,10 @@ import (
 // Past is the days that are closed: their postings and the reservations that were over are in
 // files, and the store keeps nothing of them but balances.
 type Past struct {
-	pool   *Pool
+	queue  *queue
+	watch  *watch
+	log    *slog.Logger
+	tell   func(about onpath.Key, reason, message string, warning bool)
 	read   *postingReader
 	folder *archive.Folder // nil: no day is ever closed
 
@@ -145,7 +149,7 @@ func (p *Past) Ended(ctx context.Context, k onpath.Key) (*onpath.Reservation, er
 		return nil, err
 	}
 	var former []time.Time
-	p.pool.queue.look(func(s *state) { former = s.accounting.owners.former[k.Tenant] })
+	p.queue.look(func(s *state) { former = s.accounting.owners.former[k.Tenant] })
 	if r == nil || len(former) > 0 && r.Metadata.Created.Before(former[len(former)-1]) {
 		return nil, store.NotFound(k)
 	}
@@ -158,7 +162,7 @@ func (p *Past) leave(ctx context.Context, puts []*onpath.Reservation) (rest []*o
 	over = map[int]onpath.Quote{}
 	for i, r := range puts {
 		k, now := onpath.KeyOf(r), p.now()
-		if notPast(&r.Spec, slotsOf(&r.Spec, now), now) == nil || p.pool.Exists(k) {
+		if notPast(&r.Spec, slotsOf(&r.Spec, now), now) == nil || p.queue.exists(k) {
 			rest = append(rest, r)
 			continue
 		}
@@ -262,4 +266,4 @@ func noFolder(d archive.Day) error {
 }
 
 // now is the time as it is written.
-func (p *Past) now() time.Time { return p.pool.o.Clock().UTC().Round(0) }
+func (p *Past) now() time.Time { return p.watch.clock().UTC().Round(0) }

@@ -3,13 +3,11 @@ package pool
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/control/ledger"
 	"github.com/onpath/onpath/plan/price"
 )
 
@@ -41,14 +39,6 @@ func (p *priceReader) readPrices(ctx context.Context) (list prices, err error) {
 	}
 	p.last.Store(&list)
 	return list, nil
-}
-
-// usePrices has decisions be paid by a price list.
-func (ac *accounting) usePrices(list prices) {
-	ac.prices = list
-	if list.spec != nil {
-		ac.lists[list.version] = list.spec
-	}
 }
 
 // paidFor are the slots of a reservation as far as they are paid: an open-ended one pays
@@ -111,16 +101,6 @@ func (a admission) chargePart(d *decision, x part, now time.Time) {
 	d.pay = append(d.pay, payment{At: now, Begin: x.from, Prices: a.accounting.prices.version, Segments: segments})
 }
 
-// noList is the version by which decisions are paid where there is no price list.
-const noList = 0
-
-// Bounds of what one decision charges and gives back: of a posting, and of all of them
-// and what is paid, which the store takes in one transaction.
-const (
-	maxSegments    = 2000
-	maxAllSegments = 10_000
-)
-
 func span(x part) string { return fmt.Sprintf("from %s until %s", text(x.from), text(x.until)) }
 
 // giveBack cuts a part out of the payments, the latest first. Between two instants at which
@@ -167,42 +147,6 @@ func paidIn(segments []onpath.PaidSegment, x part) (sum onpath.Resources) {
 	return sum
 }
 
-// reckonAmounts finds the amounts of a decision's postings.
-func (ac *accounting) reckonAmounts(d *decision, now time.Time) error {
-	all, paid := segmentsOf(d.pay), d.obj.Status.Paid
-	for i := range d.postings {
-		post := &d.postings[i]
-		post.At = now
-		all += len(post.Segments)
-		if len(post.Segments) > maxSegments {
-			e := onpath.Errorf(onpath.CodeInvalid,
-				"the price changes %d times with what the tenant has reserved; at most %d", len(post.Segments), maxSegments)
-			e.Remedy = "make several reservations of it"
-			return e
-		}
-		var err error
-		if post.Amount, err = ledger.Amount(post, ac.lists[post.Prices]); err != nil {
-			return onpath.Errorf(onpath.CodeInvalid, "the price cannot be found: %w", err)
-		}
-		if post.Kind != onpath.PostingCharge {
-			continue
-		}
-		if post.Amount > math.MaxInt64-paid {
-			e := onpath.Errorf(onpath.CodeInvalid, "the price of it all is more than can be counted")
-			e.Remedy = "make several reservations of it"
-			return e
-		}
-		paid += post.Amount
-	}
-	if d.due() > 0 && all > maxAllSegments { // what only gives back is never refused
-		e := onpath.Errorf(onpath.CodeInvalid,
-			"the price changes %d times with what the tenant has reserved, over all slots; at most %d", all, maxAllSegments)
-		e.Remedy = "make several reservations of it"
-		return e
-	}
-	return nil
-}
-
 // charges reports whether something is paid by the price list of now.
 func (d *decision) charges() bool {
 	return slices.ContainsFunc(d.postings, func(x onpath.Posting) bool { return x.Kind == onpath.PostingCharge })
@@ -217,70 +161,3 @@ func (d *decision) due() (sum onpath.Money) {
 	}
 	return sum
 }
-
-// payDecision finds the amounts of a decision, and has its tenant's account pay.
-func (ac *accounting) payDecision(d *decision, now time.Time) (map[string]*ledger.Book, error) {
-	if err := ac.reckonAmounts(d, now); err != nil {
-		return nil, err
-	}
-	books := map[string]*ledger.Book{}
-	return books, ac.chargeDecision(books, d)
-}
-
-// chargeDecision enters the decision's postings into the tenant's account: what is given back
-// first.
-func (ac *accounting) chargeDecision(books map[string]*ledger.Book, d *decision) error {
-	for _, x := range append([]*decision{d}, d.moved...) {
-		name := ac.owners.now(x.key.Tenant)
-		b := books[name]
-		if b == nil {
-			b = ac.openBook(name)
-			books[name] = b
-		}
-		st := &x.obj.Status
-		x.quote.Currency = st.Currency
-		for _, charges := range []bool{false, true} {
-			if due := x.due(); charges && due > 0 { // all of it, or nothing
-				if err := b.CanPay(due); err != nil {
-					return err
-				}
-			}
-			for _, post := range x.postings {
-				if (post.Kind == onpath.PostingCharge) != charges {
-					continue
-				}
-				post.Reservation = x.key.Name
-				if err := b.Add(post.At, post); err != nil {
-					return err
-				}
-				if charges {
-					st.Paid += post.Amount
-					x.quote.Price += post.Amount
-				} else {
-					st.Refunded += post.Amount
-					x.quote.Refund += post.Amount
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// openBook is a copy of the account of a name, with what is decided and not written yet, to add
-// postings to.
-func (ac *accounting) openBook(name string) *ledger.Book {
-	if a, ok := ac.spent[name]; ok {
-		return &ledger.Book{Account: a}
-	}
-	return &ledger.Book{Account: ac.findAccount(name)}
-}
-
-// findAccount is the one of a name as it is stored.
-func (ac *accounting) findAccount(name string) onpath.Account {
-	if b := ac.accounts[name]; b != nil {
-		return b.Account
-	}
-	return onpath.Account{Tenant: name}
-}
-
-func tenantNode(tenant, cloudlet string) string { return tenant + "/" + cloudlet }

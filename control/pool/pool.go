@@ -2,6 +2,12 @@
 // and ends reservations, and charges for them. What nodes have promised is in a
 // plan/calendar, what is paid in a control/ledger; each decision is one transaction of
 // the store. The planner is told of the reservations that run or soon will.
+//
+// Begin to read in apply.go, with a request: a queue (queue.go) owns the state (state.go), and
+// has one function at a time look at it or decide. What it decides by are promises (promises.go,
+// places.go), rows (rows.go, agenda.go) and accounting (accounting.go, pay.go, use.go); an
+// admission (admission.go, change.go, move.go, outage.go, due.go) decides by them alone. What
+// others look at meanwhile is on the board (board.go), what is over long since in the Past.
 package pool
 
 import (
@@ -57,7 +63,7 @@ type Pool struct {
 	log   *slog.Logger
 	queue *queue
 	board *board
-	watch watch
+	watch *watch
 	wake  chan struct{}
 	past  *Past
 
@@ -144,14 +150,14 @@ func New(o Options) *Pool {
 	}
 	p := &Pool{o: o, log: o.Log, board: &board{}, wake: make(chan struct{}, 1),
 		read: &postingReader{store: o.Store}, priceList: &priceReader{store: o.Store}}
-	p.past = &Past{pool: p, read: p.read, folder: o.Archive}
-	p.read.past = p.past
-	p.watch.boot = o.Boot
-	_ = p.watch.agree(o.Clock())
+	p.watch = &watch{clock: o.Clock, boot: o.Boot}
+	_ = p.watch.agree()
 	p.queue = &queue{store: o.Store, read: p.read, priceList: p.priceList, board: p.board, changed: o.Changed, wake: p.wake}
 	p.queue.state = state{promises: newPromises(), accounting: accounting{log: o.Log, owners: owners{removed: map[string]string{}}},
 		use: o.Use, clock: func() time.Time { return o.Clock().UTC().Round(0) }, broken: true}
 	p.queue.forget()
+	p.past = &Past{queue: p.queue, watch: p.watch, log: o.Log, tell: o.Tell, read: p.read, folder: o.Archive}
+	p.read.past = p.past
 	return p
 }
 
@@ -167,10 +173,7 @@ func (p *Pool) Running() map[onpath.Key]*plan.Reserved { return p.board.runningN
 func (p *Pool) Promised() map[string]onpath.Resources { return p.board.promisedNow() }
 
 // Exists reports whether a reservation is stored.
-func (p *Pool) Exists(k onpath.Key) (is bool) {
-	p.queue.look(func(s *state) { is = s.rows.entries[k] != nil })
-	return is
-}
+func (p *Pool) Exists(k onpath.Key) bool { return p.queue.exists(k) }
 
 // Observe tells of all nodes and cloudlets as they are now. It does not wait for
 // decisions that are being written.

@@ -70,6 +70,18 @@ func (p *promises) setRoom(n Node, now time.Time) {
 	p.cal.SetNode(n.Name, n.Cloudlet, room, n.Usable && !refused)
 }
 
+// refusal is how long a node that did not confirm is passed over.
+const refusal = 5 * time.Second
+
+// shareOf is the operator's share of a node, as the planner counts it.
+func shareOf(capacity onpath.Resources, percent int) onpath.Resources {
+	return capacity.Sub(plan.TenantsPart(capacity, percent))
+}
+
+func atLeastNothing(r onpath.Resources) onpath.Resources {
+	return onpath.Resources{CPU: max(r.CPU, 0), Memory: max(r.Memory, 0), Disk: max(r.Disk, 0), Network: max(r.Network, 0)}
+}
+
 // refuse passes a node over for a while that did not confirm.
 func (p *promises) refuse(node string, now time.Time) {
 	if n, ok := p.nodes[node]; ok {
@@ -99,16 +111,50 @@ func (p *promises) requestsOf(held []*decision, now time.Time) map[string]onpath
 	return asks
 }
 
-// refusal is how long a node that did not confirm is passed over.
-const refusal = 5 * time.Second
+// bookPlaces books what a reservation promises.
+func (p *promises) bookPlaces(r *onpath.Reservation) { p.eachBooking(r, p.cal.Book, p.tenants.Book) }
 
-// shareOf is the operator's share of a node, as the planner counts it.
-func shareOf(capacity onpath.Resources, percent int) onpath.Resources {
-	return capacity.Sub(plan.TenantsPart(capacity, percent))
+// freePlaces frees what enter booked.
+func (p *promises) freePlaces(r *onpath.Reservation) { p.eachBooking(r, p.cal.Free, p.tenants.Free) }
+
+func (p *promises) eachBooking(r *onpath.Reservation, node, tenant func(calendar.Booking)) {
+	st := &r.Status
+	if !st.State.Live() {
+		return
+	}
+	slots := whole(st.Slots)
+	for _, x := range st.Places {
+		node(calendar.Booking{Node: x.Node, Slots: slots})
+		if x.Leaving != "" {
+			node(calendar.Booking{Node: x.Leaving, Slots: booked(st.Slots, time.Time{}, x.LeavingUntil, 1)})
+		}
+	}
+	for _, cl := range []string{st.Cloudlet, ""} { // "": all together
+		name := tenantNode(onpath.KeyOf(r).Tenant, cl)
+		if _, _, known := p.tenants.Room(name); !known {
+			p.tenants.SetNode(name, name, onpath.Resources{}, true)
+		}
+		tenant(calendar.Booking{Node: name, Slots: booked(st.Slots, time.Time{}, calendar.Forever, len(st.Places))})
+	}
 }
 
-func atLeastNothing(r onpath.Resources) onpath.Resources {
-	return onpath.Resources{CPU: max(r.CPU, 0), Memory: max(r.Memory, 0), Disk: max(r.Disk, 0), Network: max(r.Network, 0)}
+func tenantNode(tenant, cloudlet string) string { return tenant + "/" + cloudlet }
+
+func nodesOf(r *onpath.Reservation) []string {
+	var out []string
+	for _, x := range r.Status.Places {
+		out = append(out, x.Node)
+		if x.Leaving != "" {
+			out = append(out, x.Leaving)
+		}
+	}
+	return unique(out)
+}
+
+// reservedBy is the most that a tenant has reserved at an instant from now on, in all cloudlets
+// together, part by part.
+func (p *promises) reservedBy(tenant string, now time.Time) onpath.Resources {
+	return p.tenants.Peak(tenantNode(tenant, ""), now, calendar.Forever)
 }
 
 // tenantsTotal is what there is in a cloudlet less the operator's share, by which tenants'
@@ -119,4 +165,53 @@ func (p *promises) tenantsTotal(cloudlet string) (sum onpath.Resources) {
 		sum = sum.Add(n.Capacity.Sub(shareOf(n.Capacity, p.cloudlets[cloudlet].Share)))
 	}
 	return sum
+}
+
+// Reserved is the most that a tenant has reserved at an instant from now on.
+func (p *Pool) Reserved(tenant string) (most onpath.Resources) {
+	p.queue.look(func(s *state) { most = s.promises.reservedBy(tenant, s.clock()) })
+	return most
+}
+
+// Capacity is what nodes have promised between two times; cloudlet "": all.
+func (p *Pool) Capacity(cloudlet string, from, until time.Time) (v onpath.CapacityView, err error) {
+	p.queue.look(func(s *state) { v, err = s.promises.describe(cloudlet, from, until, s.clock()) })
+	return v, err
+}
+
+func (p *promises) describe(cloudlet string, from, until, now time.Time) (onpath.CapacityView, error) {
+	if from.IsZero() {
+		from = now
+	}
+	if until.IsZero() {
+		until = from.Add(24 * time.Hour)
+	}
+	v := onpath.CapacityView{From: from, Until: until, Nodes: []onpath.NodeCapacity{}}
+	if !from.Before(until) {
+		return v, onpath.Errorf(onpath.CodeInvalid, "%s is not before %s", text(from), text(until))
+	}
+	if _, ok := p.cloudlets[cloudlet]; cloudlet != "" && !ok {
+		return v, onpath.Errorf(onpath.CodeNotFound, "there is no cloudlet %s", cloudlet)
+	}
+	for _, cl := range sortedKeys(p.cloudlets) {
+		if cloudlet != "" && cl != cloudlet {
+			continue
+		}
+		for _, name := range p.cal.Nodes(cl) {
+			v.Nodes = append(v.Nodes, p.describeNode(name, cl, from, until))
+		}
+	}
+	return v, nil
+}
+
+func (p *promises) describeNode(name, cloudlet string, from, until time.Time) onpath.NodeCapacity {
+	n := p.nodes[name]
+	share := shareOf(n.Capacity, p.cloudlets[cloudlet].Share)
+	c := onpath.NodeCapacity{Node: name, Cloudlet: cloudlet, Usable: n.Usable, Total: n.Capacity, Share: share}
+	for _, s := range p.cal.Steps(name, from, until) {
+		promised := s.Promised.Add(n.Taken)
+		c.Steps = append(c.Steps, onpath.CapacityStep{At: s.At, Promised: promised,
+			Free: atLeastNothing(n.Capacity.Sub(share).Sub(promised))})
+	}
+	return c
 }

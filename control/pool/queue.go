@@ -55,6 +55,11 @@ func (q *queue) commit(ctx context.Context, f func(*state) (joining, error)) err
 	return q.await(g)
 }
 
+func (q *queue) exists(k onpath.Key) (is bool) {
+	q.look(func(s *state) { is = s.rows.entries[k] != nil })
+	return is
+}
+
 // observe takes up what was observed.
 func (q *queue) observe() {
 	q.mu.Lock()

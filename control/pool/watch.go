@@ -13,21 +13,22 @@ const mostJump = time.Minute
 // watch holds the clock against the time since the machine started, which nobody sets. What
 // the clock drifts from one look to the next is followed, a leap is not.
 type watch struct {
-	boot func() time.Duration // nil: the clock is believed
-	mu   sync.Mutex
-	wall time.Time // when they agreed last
-	at   time.Duration
-	told bool
+	clock onpath.Clock
+	boot  func() time.Duration // nil: the clock is believed
+	mu    sync.Mutex
+	wall  time.Time // when they agreed last
+	at    time.Duration
+	told  bool
 }
 
 // agree is nil while the clock can be believed.
-func (w *watch) agree(now time.Time) error {
+func (w *watch) agree() error {
 	if w.boot == nil {
 		return nil
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now, at := now.Round(0), w.boot()
+	now, at := w.clock().Round(0), w.boot()
 	if w.wall.IsZero() {
 		w.wall, w.at = now, at
 	}
@@ -52,7 +53,7 @@ func (w *watch) news() bool {
 }
 
 // Held says why nothing is decided; nil: decisions go on.
-func (p *Pool) Held() error { return p.watch.agree(p.o.Clock()) }
+func (p *Pool) Held() error { return p.watch.agree() }
 
 // holdsStill reports whether the clock cannot be believed, and tells of that once.
 func (p *Pool) holdsStill() bool {

@@ -1,0 +1,206 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// Apply admits, changes or cancels reservations, all or none; those that are as they are
+// asked to be are left alone. With dryRun it only says what it would do. The error's code
+// is CodeNoCapacity where the pool declines.
+func (p *Pool) Apply(ctx context.Context, puts []*onpath.Reservation, cancels []onpath.Key, dryRun bool) ([]onpath.Quote, error) {
+	rest, over, err := p.past.leave(ctx, puts)
+	if err != nil {
+		return nil, err
+	}
+	for begin := time.Now(); ; {
+		list, err := p.priceList.listFor(ctx, dryRun)
+		if err != nil {
+			return nil, err
+		}
+		bounds, err := p.boundsOf(ctx, rest)
+		if err != nil {
+			return nil, err
+		}
+		quotes, err := p.tryApply(ctx, list, bounds, rest, cancels, dryRun)
+		again := errors.Is(err, errNoConfirm) || errors.Is(err, errAgain)
+		if err != nil && !again { // by a list that may be out of force
+			latest, readErr := p.priceList.readPrices(ctx)
+			again = readErr == nil && latest.version != list.version
+		}
+		if again && time.Since(begin) <= tryTimeout {
+			continue
+		}
+		for i := range puts {
+			if q, ok := over[i]; ok && err == nil {
+				quotes = slices.Insert(quotes, len(cancels)+i, q)
+			}
+		}
+		return quotes, err
+	}
+}
+
+// tryTimeout is how long decisions are taken again at most.
+const tryTimeout = 10 * time.Second
+
+func (p *Pool) tryApply(ctx context.Context, prices prices, bounds map[string]Bounds, puts []*onpath.Reservation,
+	cancels []onpath.Key, dryRun bool) (quotes []onpath.Quote, err error) {
+	h, err := p.hold(append(keysOf(puts), cancels...), func(a admission) ([]*decision, error) {
+		a.accounting.usePrices(prices)
+		return a.decideWithinQuotas(bounds, puts, func() ([]*decision, error) { return a.decideAll(puts, cancels) })
+	})
+	if err != nil {
+		return nil, err
+	}
+	refused := p.askNodes(ctx, h.asks)
+	err = p.queue.commit(ctx, func(s *state) (j joining, err error) {
+		if err := s.stillHeld(h, refused); err != nil {
+			return j, err
+		}
+		all, books, err := s.accounting.chargeAll(h.decisions)
+		if quotes = all; err != nil || dryRun {
+			s.admission().letDecisionsGo(h.decisions)
+			return j, err
+		}
+		for i, d := range h.decisions {
+			quotes[i].State = d.obj.Status.State
+		}
+		return joining{held: h.decisions, books: books, priced: true, list: prices.version}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return quotes, nil
+}
+
+func keysOf(list []*onpath.Reservation) (out []onpath.Key) {
+	for _, r := range list {
+		out = append(out, onpath.KeyOf(r))
+	}
+	return out
+}
+
+// boundsOf asks for the bounds of all tenants whose reservations are applied.
+func (p *Pool) boundsOf(ctx context.Context, puts []*onpath.Reservation) (map[string]Bounds, error) {
+	out := map[string]Bounds{}
+	for _, r := range puts {
+		k := onpath.KeyOf(r)
+		if _, known := out[k.Tenant]; known || p.o.Tenant == nil {
+			continue
+		}
+		b, err := p.o.Tenant(ctx, k.Tenant)
+		if err != nil {
+			return nil, about(k, err)
+		}
+		out[k.Tenant] = b
+	}
+	return out, nil
+}
+
+// Move has an instance of a reservation leave its node: to a named one, or the least
+// loaded of the cloudlet.
+func (p *Pool) Move(ctx context.Context, k onpath.Key, from, to string) (onpath.Quote, error) {
+	for begin := time.Now(); ; {
+		q, err := p.tryMove(ctx, k, from, to)
+		if !errors.Is(err, errNoConfirm) && !errors.Is(err, errAgain) || time.Since(begin) > tryTimeout {
+			return q, about(k, err)
+		}
+	}
+}
+
+func (p *Pool) tryMove(ctx context.Context, k onpath.Key, from, to string) (onpath.Quote, error) {
+	h, err := p.hold([]onpath.Key{k}, func(a admission) ([]*decision, error) {
+		d, err := a.moveInstance(k, from, to)
+		return []*decision{d}, err
+	})
+	if err != nil {
+		return onpath.Quote{}, err
+	}
+	refused := p.askNodes(ctx, h.asks)
+	return h.decisions[0].quote, p.queue.commit(ctx, func(s *state) (joining, error) {
+		return joining{held: h.decisions}, s.stillHeld(h, refused)
+	})
+}
+
+// held are decisions that are held in the calendar while nodes are asked: nobody else can
+// sell that meanwhile.
+type held struct {
+	decisions []*decision
+	asks      map[string]onpath.PromiseRequest // of nodes that promise more than before
+	loads     int
+}
+
+// hold has something decided on reservations of which nothing is being written.
+func (p *Pool) hold(keys []onpath.Key, decide func(admission) ([]*decision, error)) (h held, err error) {
+	if err := p.Held(); err != nil {
+		return h, err
+	}
+	p.queue.observe()
+	p.queue.look(func(s *state) {
+		if err = s.ready(); err != nil {
+			return
+		}
+		h.loads = s.loads
+		if h.decisions, err = decide(s.admission()); err == nil {
+			h.asks = s.promises.requestsOf(h.decisions, s.clock())
+		}
+	}, keys...)
+	return h, err
+}
+
+// askNodes asks nodes whether they keep what they will have promised, and names those that do
+// not say so.
+func (p *Pool) askNodes(ctx context.Context, asks map[string]onpath.PromiseRequest) (refused []string) {
+	if len(asks) == 0 || p.o.Confirm == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
+	type answer struct {
+		node string
+		err  error
+	}
+	answers := make(chan answer, len(asks))
+	for name, r := range asks {
+		go func() { answers <- answer{name, p.o.Confirm(ctx, name, r)} }()
+	}
+	for range asks {
+		if a := <-answers; a.err != nil {
+			p.log.Warn("a node does not confirm a reservation", "node", a.node, "err", a.err)
+			refused = append(refused, a.node)
+		}
+	}
+	return refused
+}
+
+// confirmTimeout bounds how long a node may take to confirm.
+const confirmTimeout = 2 * time.Second
+
+// stillHeld lets decisions go that a node did not confirm, or that somebody else has overtaken.
+// A node that did not confirm is not asked again for a while.
+func (s *state) stillHeld(h held, refused []string) error {
+	for _, name := range refused {
+		s.promises.refuse(name, s.clock())
+	}
+	switch {
+	case s.loads != h.loads: // nothing is held any more
+		for _, d := range flat(h.decisions) {
+			s.promises.displaced.takeBack(d)
+		}
+		return errAgain
+	case len(refused) > 0:
+		s.admission().letDecisionsGo(h.decisions)
+		return errNoConfirm
+	case s.broken || slices.ContainsFunc(h.decisions, s.rows.isOvertaken):
+		s.admission().letDecisionsGo(h.decisions)
+		return errAgain
+	}
+	return nil
+}
+
+// errNoConfirm is why a decision is taken again: a node did not confirm.
+var errNoConfirm = onpath.Errorf(onpath.CodeUnavailable, "no node confirms what the calendar says it has")
