@@ -14,15 +14,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/internal/userns"
 	"github.com/onpath/onpath/node/base"
 	"github.com/onpath/onpath/node/fault"
 	"github.com/onpath/onpath/node/leases"
 	"github.com/onpath/onpath/node/machine"
-	"github.com/onpath/onpath/node/notify"
 	"github.com/onpath/onpath/node/peers"
 	"github.com/onpath/onpath/node/punt"
-	"github.com/onpath/onpath/node/wiring"
 )
 
 // Labels that the agent gives to what it starts, in onpath.RunSpec.Labels; they
@@ -97,20 +94,19 @@ type Options struct {
 
 // Agent is one running agent. Its methods are safe for concurrent use.
 type Agent struct {
-	part     *base.Part
-	opt      Options
-	peers    *peers.Peers
-	machine  *machine.Machine
-	exempt   *machine.Exempt
-	faults   *fault.Faults
-	meters   meters
-	prepared map[string]bool // functions that are being made ready or are, by hash
-	leases   *leases.Leases
-	punts    *punt.Port
+	part      *base.Part
+	opt       Options
+	peers     *peers.Peers
+	instances *set
+	meters    *meters
+	flows     *flows
+	machine   *machine.Machine
+	exempt    *machine.Exempt
+	faults    *fault.Faults
+	leases    *leases.Leases
+	punts     *punt.Port
 
-	wirer   wiring.Wirer
 	started time.Time
-	boot    string        // bootID
 	up      chan struct{} // closed when start-up has put the saved plan in force
 
 	apply   *applier
@@ -128,22 +124,8 @@ type Agent struct {
 	appliedPlan *onpath.NodePlan
 	acked       uint64 // generation in force since this process started
 	planErr     string
-	refusal     *refusal // of the newest plan; nil: it is taken
-	instances   map[string]*instance
-	adopted     map[string]onpath.Process // found at start, by id
-	drivers     map[onpath.FunctionKind]*driver
-	stopped     []stoppedReport
-	swept       bool
-	sweeping    map[string]chan struct{}     // leftovers on their way out, by id
-	paths       map[onpath.PathID]*pathCount // live flow entries of ended paths, by the last count
-	notifier    *notify.Notifier             // opened by Run
-	session     atomic.Pointer[Session]      // once there is one
-}
-
-// stoppedReport is the last word about an instance that is gone.
-type stoppedReport struct {
-	report onpath.InstanceReport
-	until  time.Time
+	refusal     *refusal                // of the newest plan; nil: it is taken
+	session     atomic.Pointer[Session] // once there is one
 }
 
 // New makes an agent; Run starts it.
@@ -174,21 +156,20 @@ func New(o Options) (*Agent, error) {
 		part: &base.Part{Node: o.Name, NetNS: o.NetNS, Datapath: o.Datapath, Log: o.Log, Clock: o.Clock,
 			Dir: base.Dir(dir), Events: &base.Events{}, ReportDue: make(chan struct{}, 1)},
 		opt:     o,
-		started: o.Clock.Now(), boot: base.BootID(), up: make(chan struct{}),
+		started: o.Clock.Now(), up: make(chan struct{}),
 		count: make(chan struct{}, 1), retry: make(chan struct{}, 1),
-		instances: map[string]*instance{}, adopted: map[string]onpath.Process{},
-		sweeping: map[string]chan struct{}{}, drivers: map[onpath.FunctionKind]*driver{},
 	}
-	a.wirer = wiring.Wirer{Node: o.Name, NetNS: o.NetNS, Dir: a.part.Dir, Log: a.part.Log,
-		Users: sync.OnceValue(func() error { return userns.Possible(string(a.part.Dir)) })}
+	a.meters, a.flows = newMeters(a.part), &flows{part: a.part}
 	a.apply = newApplier(a)
 	a.peers, a.faults = peers.New(a.part, a.apply.Rounds), fault.New(a.part, o.FaultKeeper)
 	a.machine = machine.New(a.part, a.apply.Rounds, machine.Options{Spec: o.Spec, SetForwarding: o.SetForwarding})
 	a.exempt = machine.NewExempt(a.part, a.apply.Rounds, a.machine, a.up)
 	a.punts = punt.New()
 	a.leases = leases.New(a.part, a.machine, a.punts, leases.Options{Blocks: o.Blocks, ModuleSources: o.ModuleSources})
+	a.instances = newSet(a.part, parts{Rounds: a.apply.Rounds, Machine: a.machine, Exempt: a.exempt, Punts: a.punts, Meters: a.meters,
+		Forwarding: &a.apply.forwarding},
+		setOptions{Runtimes: o.Runtimes, Open: o.Open, Secrets: o.Secrets, StopGrace: o.StopGrace})
 	a.applyTime = newApplyTime()
-	a.meters.file, a.meters.all = meterFile(a.part.Dir), map[string]*meter{}
 	return a, nil
 }
 
@@ -226,18 +207,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer func() {
 		cancel()
 		a.part.Wait()
-		a.closeRuntimes()
+		a.instances.close()
 	}()
 	a.part.Begin(ctx)
-	if a.notifier, err = notify.Open(a.opt.Name, notify.Dir(a.part.Dir), a.part.Clock.Now, a.part.Log); err != nil {
-		return err
-	}
-	defer a.notifier.Close()
 	if err := a.leases.Restore(); err != nil {
 		a.part.Log.Error("leases end now, for what is known of them cannot be read", "err", err)
 	}
 	a.leased = a.leases.Current()
-	a.adoptAll(ctx)
+	if err := a.instances.open(ctx); err != nil {
+		return err
+	}
 	if saved != nil {
 		a.restore(saved)
 		a.machine.Restore(a.inForce)
@@ -253,12 +232,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.reconcile()
 	a.mu.Unlock()
 	a.part.Go(a.machine.Watch)
-	a.part.Go(func(ctx context.Context) {
-		each(ctx, a.machine.Gone(), a.wake)
-	})
 	a.part.Go(a.peers.Run)
 	a.part.Go(func(ctx context.Context) { watchNewFlows(ctx, a.part) })
-	a.part.Go(a.retryRuntimes)
+	a.part.Go(a.instances.run)
 	a.part.Go(a.retryPlan)
 	a.part.Go(a.countLoop)
 	a.part.Go(a.meterLoop)
@@ -269,7 +245,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.part.Go(func(ctx context.Context) { a.punts.Run(ctx, a.opt.Datapath) })
 	a.faults.Resume()
 	a.part.Go(a.reportLoop)
-	a.awaitWiring(ctx)
+	a.instances.awaitLooked(ctx)
 	a.part.Go(a.apply.run)
 	a.apply.Kick(true)
 	a.apply.AwaitFirst(ctx)
@@ -314,51 +290,15 @@ func (a *Agent) wantedPlan() *onpath.NodePlan {
 	return a.plan
 }
 
-// awaitWiring waits until every instance's devices have been looked at once, so
-// that the first configuration takes away no vport that lives.
-func (a *Agent) awaitWiring(ctx context.Context) {
-	a.mu.Lock()
-	all := make([]*instance, 0, len(a.instances))
-	for _, in := range a.instances {
-		all = append(all, in)
-	}
-	a.mu.Unlock()
-	for _, in := range all {
-		select {
-		case <-in.looked:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
 // reconcile starts what the plan names and dismisses what it does not. Callers
 // hold mu.
 func (a *Agent) reconcile() {
 	if a.plan == nil {
 		return
 	}
-	a.apply.Name(&a.joined().Datapath)
-	want := map[string]onpath.InstancePlan{}
-	for _, p := range a.joined().Instances {
-		want[instanceID(a.opt.Name, p)] = p
-	}
-	for id, in := range a.instances {
-		if _, ok := want[id]; !ok {
-			in.dismiss()
-		}
-	}
-	for id, p := range want {
-		if in, ok := a.instances[id]; ok && !in.leaving {
-			in.update(p)
-			continue
-		}
-		if in, ok := a.instances[id]; ok { // named again while it goes: begin anew behind it
-			in.successor = &p
-			continue
-		}
-		a.begin(id, p)
-	}
+	joined := a.joined()
+	a.apply.Name(&joined.Datapath)
+	a.instances.want(joined.Instances)
 }
 
 // Health is an error while the agent does not do its work: not up yet, or a
@@ -404,19 +344,19 @@ func (a *Agent) takeLeases() {
 func (a *Agent) tellEngines() {
 	a.takeLeases()
 	a.mu.Lock()
-	engines := map[onpath.VportID]onpath.LeaseStatus{}
-	for _, in := range a.instances {
-		if in.leaving || !isLease(&in.plan) {
-			continue
-		}
-		s := onpath.LeaseStatus{State: in.state, Message: in.why.words}
-		if in.state == onpath.InstanceReady && in.told != in.plan.Spec.Told() {
-			s = onpath.LeaseStatus{State: onpath.InstanceStarting, Message: in.refused}
-		}
-		engines[in.plan.Vport] = s
-	}
 	number := a.leased.Number
 	a.mu.Unlock()
+	engines := map[onpath.VportID]onpath.LeaseStatus{}
+	for _, f := range a.instances.facts() {
+		if f.Leaving || !f.Lease() {
+			continue
+		}
+		s := onpath.LeaseStatus{State: f.State, Message: f.Why.Words}
+		if f.State == onpath.InstanceReady && f.Told != f.Plan.Spec.Told() {
+			s = onpath.LeaseStatus{State: onpath.InstanceStarting, Message: f.Refused}
+		}
+		engines[f.Plan.Vport] = s
+	}
 	a.leases.SetEngines(engines, number)
 }
 

@@ -104,7 +104,7 @@ func (p *applier) tryPath(ctx context.Context, plan *onpath.NodePlan, c *onpath.
 		return nil
 	}
 	if p.takesAway(c) {
-		p.a.readMeters(ctx, nil) // what was counted at a vport goes with it
+		p.a.readMeters(ctx) // what was counted at a vport goes with it
 	}
 	before := p.a.machine.Devices(c.Edge)
 	begin := time.Now()
@@ -145,27 +145,29 @@ func (a *Agent) plans() (want, fallback *onpath.NodePlan) {
 func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing []onpath.VportID) {
 	m := a.machine.Current()
 	a.mu.Lock()
-	defer a.mu.Unlock()
+	leased := a.leased.Leases
+	a.mu.Unlock()
 	l := onpath.LocalState{
 		Vports: map[onpath.VportID]onpath.LocalVport{}, RefusedUplinks: map[string]bool{},
-		Leases: a.leased.Leases,
+		Leases: leased,
 		Peers:  a.peers.States(plan.Datapath.Peers), Exempt: a.exempt.Rules(plan.Datapath.Underlay, m),
 	}
+	all := a.instances.facts()
 	named := map[onpath.VportID]bool{}
-	for _, in := range a.instances {
-		for _, v := range wiring.Of(in.id, in.plan).Vports() {
-			named[v] = named[v] || !in.leaving || in.successor != nil
+	for _, f := range all {
+		for _, v := range f.Vports() {
+			named[v] = named[v] || !f.Leaving || f.Replaced
 		}
 	}
-	for _, in := range a.instances {
-		for _, v := range wiring.Of(in.id, in.plan).Vports() {
-			if in.leaving && named[v] {
+	for _, f := range all {
+		for _, v := range f.Vports() {
+			if f.Leaving && named[v] {
 				continue // it is another one's, or named again: it must go with this one first
 			}
-			l.Vports[v] = onpath.LocalVport{Wired: in.wired, Open: in.open, Asleep: in.asleep, Full: in.full != ""}
+			l.Vports[v] = onpath.LocalVport{Wired: f.Wired, Open: f.Open, Asleep: f.Asleep, Full: f.Full != ""}
 		}
-		if f, ok := in.inlineOf(); ok {
-			l.Functions = append(l.Functions, f)
+		if in, ok := f.Inline(); ok {
+			l.Functions = append(l.Functions, in)
 		}
 	}
 	for name, why := range m.Refused {
@@ -177,26 +179,25 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 
 // applied acknowledges the plan once nothing of it is missing.
 func (a *Agent) applied(plan *onpath.NodePlan, missing []onpath.VportID) {
+	wrong := ""
+	for _, f := range a.instances.facts() {
+		if f.WireErr != "" && slices.ContainsFunc(missing, func(v onpath.VportID) bool { return v == f.Plan.Vport || v == f.Plan.Back }) {
+			wrong = "instance " + f.Name() + " cannot be connected: " + f.WireErr
+		}
+	}
 	a.mu.Lock()
 	if a.plan != plan { // a newer one came meanwhile
 		a.mu.Unlock()
 		return
 	}
 	a.appliedPlan = plan
-	a.planErr = ""
+	a.planErr = wrong
 	a.apply.failing = base.Complaint{}
-	for _, in := range a.instances {
-		if in.wireErr != "" && slices.ContainsFunc(missing, func(v onpath.VportID) bool { return v == in.plan.Vport || v == in.plan.Back }) {
-			a.planErr = "instance " + in.plan.Tenant + "/" + in.plan.Name + " cannot be connected: " + in.wireErr
-		}
-	}
 	ack := len(missing) == 0 && a.acked != plan.Generation
 	save := ack && a.inForce != plan
 	if len(missing) == 0 {
 		a.inForce = plan
 	}
-	sweep := !a.swept
-	a.swept = true
 	a.mu.Unlock()
 
 	if save {
@@ -211,9 +212,7 @@ func (a *Agent) applied(plan *onpath.NodePlan, missing []onpath.VportID) {
 		a.part.Log.Info("plan is in force", "generation", plan.Generation)
 	}
 	base.Kick(a.part.ReportDue)
-	if sweep {
-		a.part.Go(a.sweep)
-	}
+	a.instances.sweepOnce()
 }
 
 func (a *Agent) applyFailed(plan *onpath.NodePlan, err error) {
@@ -231,28 +230,13 @@ func (a *Agent) applyFailed(plan *onpath.NodePlan, err error) {
 
 // routedWirings are those of the instances whose kernels may forward, by vport.
 func (a *Agent) routedWirings() map[onpath.VportID]wiring.Wiring {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	out := make(map[onpath.VportID]wiring.Wiring, len(a.instances))
-	for _, in := range a.instances {
-		if w := wiring.Of(in.id, in.plan); in.wired && w.Forwards() {
+	out := map[onpath.VportID]wiring.Wiring{}
+	for _, f := range a.instances.facts() {
+		if w := wiring.Of(f.ID, f.Plan); f.Wired && w.Forwards() {
 			out[w.Vport] = w
 		}
 	}
 	return out
-}
-
-// runtimeCondition says how the container runtime is. Callers hold mu.
-func (a *Agent) runtimeCondition() onpath.Condition {
-	c := onpath.Condition{Type: onpath.ConditionRuntime, Status: onpath.True}
-	if d := a.drivers[onpath.ContainerFunction]; d == nil {
-		c.Status, c.Reason = onpath.False, onpath.ReasonRuntimeMissing
-		c.Message = "this node runs no container functions: no container runtime is set up"
-	} else if d.err != nil {
-		c.Status, c.Reason = onpath.False, onpath.ReasonRuntimeDown
-		c.Message = "the container runtime does not answer: " + d.err.Error()
-	}
-	return c
 }
 
 func newApplyTime() prometheus.Histogram {

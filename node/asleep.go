@@ -14,9 +14,9 @@ import (
 // once that is ready the packets are let in, in the order in which they came.
 
 var (
-	asleep    = cause{onpath.ReasonAsleep, "sleeps until its first packet"}
-	lyingDown = cause{"LyingDown", "no packet comes; its program ends, and the next one is made"}
-	waking    = cause{"Waking", "its first packet has come; it starts"}
+	asleep    = Cause{onpath.ReasonAsleep, "sleeps until its first packet"}
+	lyingDown = Cause{"LyingDown", "no packet comes; its program ends, and the next one is made"}
+	waking    = Cause{"Waking", "its first packet has come; it starts"}
 )
 
 // wake is how an instance woke: when its first packet came, its program began, it was ready.
@@ -25,7 +25,7 @@ type wake struct{ packet, program, ready time.Time }
 // tell says how long what came first had to wait for each.
 func (w wake) tell(in *instance) {
 	if !w.packet.IsZero() {
-		in.a.part.Log.Info("instance woke", "instance", in.id, "began", w.program.Sub(w.packet), "ready", w.ready.Sub(w.program),
+		in.s.part.Log.Info("instance woke", "instance", in.id, "began", w.program.Sub(w.packet), "ready", w.ready.Sub(w.program),
 			"let in", time.Since(w.ready))
 	}
 }
@@ -34,16 +34,16 @@ func (w wake) tell(in *instance) {
 // something else is to be started, or nothing.
 func (in *instance) sleep(ctx context.Context, plan *onpath.InstancePlan) bool {
 	in.lieDown(ctx, plan.OnDemand.Hold)
-	in.set(onpath.InstanceReady, asleep)
+	in.st.set(onpath.InstanceReady, asleep)
 	for {
 		select {
 		case <-ctx.Done():
 			return false
 		case <-in.kept.Comes():
-			in.set(onpath.InstanceReady, waking)
+			in.st.set(onpath.InstanceReady, waking)
 			words, at := in.kept.First()
 			in.wake = wake{packet: at}
-			in.a.part.TellInstance(*plan, false, "Woken", "the first packet came: %s", words)
+			in.s.part.TellInstance(*plan, false, "Woken", "the first packet came: %s", words)
 			return true
 		case <-in.changed:
 			now := in.current()
@@ -59,10 +59,10 @@ func (in *instance) sleep(ctx context.Context, plan *onpath.InstancePlan) bool {
 // lieDown has what comes for the instance kept; it returns when that is in force.
 func (in *instance) lieDown(ctx context.Context, hold onpath.Size) {
 	in.kept.Begin(hold)
-	in.a.punts.Keep(wiring.Of(in.id, in.current()).Vports(), in.kept)
-	in.a.mu.Lock()
-	in.open, in.asleep = true, true
-	in.a.mu.Unlock()
+	in.s.punts.Keep(wiring.Of(in.id, in.current()).Vports(), in.kept)
+	in.st.mu.Lock()
+	in.st.fact.Open, in.st.fact.Asleep = true, true
+	in.st.mu.Unlock()
 	if in.rec.Ready || !in.rec.Asleep {
 		in.rec.Ready, in.rec.Asleep = false, true
 		in.persist()
@@ -75,27 +75,27 @@ func (in *instance) lieDown(ctx context.Context, hold onpath.Size) {
 func (w *supervision) fallAsleep(ctx context.Context, forget func()) {
 	in := w.in
 	in.lieDown(ctx, w.plan.OnDemand.Hold)
-	forget()              // from now on the end of the program closes nothing
-	in.a.apply.Kick(true) // and what the kernel has closed until now opens again
-	in.set(onpath.InstanceReady, lyingDown)
+	forget()               // from now on the end of the program closes nothing
+	in.s.rounds.Kick(true) // and what the kernel has closed until now opens again
+	in.st.set(onpath.InstanceReady, lyingDown)
 	in.keepLog(ctx)
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.a.opt.StopGrace+startTimeout)
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.s.opt.StopGrace+startTimeout)
 	defer cancel()
-	if err := w.p.Stop(stop, in.a.opt.StopGrace); err != nil {
-		in.a.part.Log.Error("cannot stop process", "instance", in.id, "err", err)
+	if err := w.p.Stop(stop, in.s.opt.StopGrace); err != nil {
+		in.s.part.Log.Error("cannot stop process", "instance", in.id, "err", err)
 	}
-	in.a.part.TellInstance(w.plan, false, onpath.ReasonAsleep, "no packet came for %s; it sleeps", w.plan.OnDemand.StopAfter)
+	in.s.part.TellInstance(w.plan, false, onpath.ReasonAsleep, "no packet came for %s; it sleeps", w.plan.OnDemand.StopAfter)
 }
 
 // letIn lets in what was kept. In the moment when the vports lead to the instance again
 // little is on its way here: it is let in as it comes.
 func (in *instance) letIn() {
-	reader, ok := in.a.opt.Datapath.(onpath.PuntReader)
+	reader, ok := in.s.part.Datapath.(onpath.PuntReader)
 	if !ok {
 		return
 	}
 	if err := in.kept.LetIn(reader.Inlet, wiring.Of(in.id, in.current()).Vports()); err != nil {
-		in.a.part.Log.Warn("some of what came while an instance slept is lost", "instance", in.id, "err", err)
+		in.s.part.Log.Warn("some of what came while an instance slept is lost", "instance", in.id, "err", err)
 	}
 }
 
@@ -110,7 +110,7 @@ func (w *supervision) listen(ctx context.Context) {
 // says, if it could be started again, with the count of packets; nil: it never sleeps.
 func (in *instance) watchQuiet(ctx context.Context) (<-chan uint64, func()) {
 	plan := in.current()
-	if _, ok := in.a.opt.Datapath.(onpath.PuntReader); !ok || plan.OnDemand == nil || plan.Spec.Inline() || isLease(&plan) {
+	if _, ok := in.s.part.Datapath.(onpath.PuntReader); !ok || plan.OnDemand == nil || plan.Spec.Inline() || isLease(&plan) {
 		return nil, func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -118,10 +118,10 @@ func (in *instance) watchQuiet(ctx context.Context) (<-chan uint64, func()) {
 	after := time.Duration(plan.OnDemand.StopAfter)
 	go func() {
 		defer close(done)
-		last, since := uint64(0), in.a.part.Clock.Now()
-		for in.a.part.Clock.Sleep(ctx, after/4) == nil {
+		last, since := uint64(0), in.s.part.Clock.Now()
+		for in.s.part.Clock.Sleep(ctx, after/4) == nil {
 			now, ok := in.handedOver(ctx, &plan)
-			if at := in.a.part.Clock.Now(); !ok || now != last {
+			if at := in.s.part.Clock.Now(); !ok || now != last {
 				last, since = now, at
 			} else if at.Sub(since) >= after && in.startable(ctx) {
 				select {
@@ -144,7 +144,7 @@ func (in *instance) startable(ctx context.Context) bool {
 
 // handedOver counts the packets that the data path handed to an instance.
 func (in *instance) handedOver(ctx context.Context, plan *onpath.InstancePlan) (packets uint64, ok bool) {
-	c, err := in.a.opt.Datapath.Counters(ctx)
+	c, err := in.s.part.Datapath.Counters(ctx)
 	if err != nil {
 		return 0, false
 	}

@@ -42,7 +42,7 @@ func (in *instance) creationOf(ctx context.Context, rt onpath.Runtime, plan onpa
 		}
 		in.discard(m)
 	}
-	in.set(onpath.InstanceStarting, cause{preparing, "preparing the image"})
+	in.st.set(onpath.InstanceStarting, Cause{preparing, "preparing the image"})
 	m := newCreation(spec)
 	in.create(ctx, rt, m)
 	return m
@@ -60,17 +60,17 @@ func (in *instance) createAhead(ctx context.Context) {
 	if _, ok := rt.(onpath.Creator); !ok {
 		return
 	}
-	anew, err := in.a.wirer.Namespace(wiring.Of(in.id, plan), 0)
+	anew, err := in.s.wirer.Namespace(wiring.Of(in.id, plan), 0)
 	if err != nil {
 		return // wire says why
 	}
 	if anew {
 		in.namespaceReplacedFor(nil)
 	}
-	in.set(onpath.InstanceStarting, cause{preparing, "preparing the image"})
+	in.st.set(onpath.InstanceStarting, Cause{preparing, "preparing the image"})
 	m := newCreation(in.runSpec(plan))
 	in.creation = m
-	in.a.part.Go(func(context.Context) { in.create(ctx, rt, m) })
+	in.s.part.Go(func(context.Context) { in.create(ctx, rt, m) })
 }
 
 func (in *instance) takeCreation() *creation {
@@ -85,7 +85,7 @@ func (in *instance) create(ctx context.Context, rt onpath.Runtime, m *creation) 
 	defer close(m.done)
 	progress := func(words string) {
 		if in.wiringFails() == "" {
-			in.set(onpath.InstanceStarting, cause{preparing, "preparing the image: " + words})
+			in.st.set(onpath.InstanceStarting, Cause{preparing, "preparing the image: " + words})
 		}
 	}
 	if m.unprepared = rt.Prepare(ctx, &m.spec.Spec, progress); m.unprepared != nil {
@@ -111,13 +111,13 @@ func (in *instance) readSecrets(ctx context.Context, m *creation) (err error) {
 	refuse := func(err error) error {
 		return onpath.Errorf(onpath.CodeUnavailable, "the server does not give its secrets: %w", err)
 	}
-	if in.a.opt.Secrets == nil {
+	if in.s.opt.Secrets == nil {
 		return refuse(errors.New("this node has no server"))
 	}
 	plan := in.current()
 	ctx, cancel := context.WithTimeout(ctx, secretsPatience)
 	defer cancel()
-	if m.spec.Secrets, err = in.a.opt.Secrets(ctx, plan.Tenant, plan.Name); err != nil {
+	if m.spec.Secrets, err = in.s.opt.Secrets(ctx, plan.Tenant, plan.Name); err != nil {
 		return refuse(err)
 	}
 	for file := range named {
@@ -132,9 +132,9 @@ func (in *instance) readSecrets(ctx context.Context, m *creation) (err error) {
 const secretsPatience = 10 * time.Second
 
 func (in *instance) wiringFails() string {
-	in.a.mu.Lock()
-	defer in.a.mu.Unlock()
-	return in.wireErr
+	in.st.mu.Lock()
+	defer in.st.mu.Unlock()
+	return in.st.fact.WireErr
 }
 
 // discard deletes what was made and is not to be started; m may be nil.
@@ -148,37 +148,16 @@ func (in *instance) discard(m *creation) {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	if err := m.made.Discard(ctx); err != nil {
-		in.a.part.Log.Error("cannot clear away what was made ahead", "instance", in.id, "err", err)
-	}
-}
-
-// prepareAhead makes images ready of which instances will begin here soon, each once. Where
-// that fails the instance tries again.
-func (a *Agent) prepareAhead(specs []onpath.FunctionSpec) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	before := a.prepared
-	a.prepared = map[string]bool{}
-	for _, spec := range specs {
-		key, d := base.Hash(spec), a.drivers[spec.Kind()]
-		a.prepared[key] = true
-		if before[key] || d == nil || d.err != nil {
-			continue
-		}
-		a.part.Go(func(ctx context.Context) {
-			if err := d.rt.Prepare(ctx, &spec, func(string) {}); err != nil && ctx.Err() == nil {
-				a.part.Log.Warn("an image for an instance that begins soon is not ready yet", "err", err)
-			}
-		})
+		in.s.part.Log.Error("cannot clear away what was made ahead", "instance", in.id, "err", err)
 	}
 }
 
 func (in *instance) runSpec(plan onpath.InstancePlan) onpath.RunSpec {
 	return onpath.RunSpec{
-		ID: in.id, Spec: informed(plan.Spec, idleOf(&plan)), NetNS: in.a.part.Dir.NetNS(in.id), Hostname: plan.Name,
+		ID: in.id, Spec: informed(plan.Spec, idleOf(&plan)), NetNS: in.s.part.Dir.NetNS(in.id), Hostname: plan.Name,
 		Awaited: plan.OnDemand != nil && !plan.Spec.Inline(),
 		Labels: map[string]string{
-			LabelNode: in.a.opt.Name, LabelState: in.a.opt.StateDir,
+			LabelNode: in.s.part.Node, LabelState: string(in.s.part.Dir),
 			LabelTenant: plan.Tenant, LabelDeployment: plan.Deployment, LabelInstance: plan.Name,
 			LabelUID: plan.UID, LabelShape: shapeOf(plan.Spec),
 		},
@@ -218,7 +197,7 @@ func (in *instance) launch(ctx context.Context, rt onpath.Runtime, m *creation) 
 // minutes long. The other end may have another connection by the same ports by then; and
 // a new one that came here by them would meet the old one.
 func (in *instance) endLeft() {
-	path := in.a.part.Dir.NetNS(in.id)
+	path := in.s.part.Dir.NetNS(in.id)
 	if sockets.Possible() != nil || !netnsrun.Is(path) { // doctor says so
 		return
 	}
@@ -227,6 +206,6 @@ func (in *instance) endLeft() {
 		return err
 	})
 	if err != nil {
-		in.a.part.Log.Warn("connections of a process that has ended stay", "instance", in.id, "err", err)
+		in.s.part.Log.Warn("connections of a process that has ended stay", "instance", in.id, "err", err)
 	}
 }

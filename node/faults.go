@@ -19,16 +19,14 @@ func (a *Agent) Fault(r onpath.FaultRequest) (*onpath.Fault, error) {
 	if r.Kind.OfNode() {
 		return a.faultOfNode(r)
 	}
-	in, err := a.find(r.Instance)
+	f, err := a.instances.fact(r.Instance)
 	if err != nil {
 		return nil, err
 	}
-	a.mu.Lock()
-	target := fault.Instance{ID: in.id, Plan: in.plan}
-	if in.proc != nil {
-		target.PID = in.proc.Pid()
+	target := fault.Instance{ID: f.ID, Plan: f.Plan}
+	if f.Process != nil {
+		target.PID = f.Process.Pid()
 	}
-	a.mu.Unlock()
 	return a.faults.OfInstance(r, target)
 }
 
@@ -93,11 +91,9 @@ func peerNamed(plan *onpath.NodePlan, self, name string) (onpath.Peer, error) {
 
 // running are the first processes of all instances.
 func (a *Agent) running() (list []int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, in := range a.instances {
-		if in.proc != nil && in.proc.Pid() != 0 {
-			list = append(list, in.proc.Pid())
+	for _, f := range a.instances.facts() {
+		if f.Process != nil && f.Process.Pid() != 0 {
+			list = append(list, f.Process.Pid())
 		}
 	}
 	return list

@@ -1,100 +1,86 @@
 package node
 
 import (
-	"cmp"
 	"context"
+	"sync"
 	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/base"
-	"github.com/onpath/onpath/node/wiring"
 )
 
-// countLoop counts flows when a report is due, but never for longer than it rests
-// in between: a walk over millions of entries takes longer than the time between
-// two reports, and these are signs of life.
-func (a *Agent) countLoop(ctx context.Context) {
-	var rested time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-a.count:
-		}
-		began := a.part.Clock.Now()
-		if began.Before(rested) {
-			continue
-		}
-		if a.countFlows(ctx) {
-			base.Kick(a.part.ReportDue)
-		}
-		now := a.part.Clock.Now()
-		rested = now.Add(now.Sub(began))
-	}
+// flows are how many flows the draining instances and the ended paths have, by the last
+// count.
+type flows struct {
+	part *base.Part
+
+	mu    sync.Mutex
+	paths map[onpath.PathID]*pathCount
+	left  map[uint64]drained // by number of instance
 }
 
-// countFlows counts the flow entries of draining instances and of ended paths; it
-// reports whether anything is other than before.
-func (a *Agent) countFlows(ctx context.Context) (changed bool) {
-	c := a.toCount()
+// drained is what a draining instance had.
+type drained struct{ drains, flows uint64 }
+
+// draining is an instance that drains by what is in force.
+type draining struct {
+	Number uint64 // no two instances have one
+	Drains uint64 // another one each time that an instance begins to drain
+	Vports []onpath.VportID
+}
+
+// count counts the flow entries of draining instances, and of the paths of a plan that have
+// ended. It reports whether anything is other than before.
+func (f *flows) count(ctx context.Context, inForce *onpath.NodePlan, list []draining) (changed bool) {
+	c := toCount(inForce, list)
 	if len(c.vports) > 0 || len(c.paths) > 0 {
-		if err := a.opt.Datapath.Flows(ctx, c.filter(), c.add); err != nil {
+		if err := f.part.Datapath.Flows(ctx, c.filter(), c.add); err != nil {
 			if ctx.Err() == nil {
-				a.part.Log.Warn("cannot count flows", "err", err)
+				f.part.Log.Warn("cannot count flows", "err", err)
 			}
 			return false
 		}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	changed = len(a.paths) != len(c.paths)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	changed = len(f.paths) != len(c.paths)
 	for id, now := range c.paths {
-		was, ok := a.paths[id]
+		was, ok := f.paths[id]
 		changed = changed || !ok || *was != *now
 	}
-	a.paths = c.paths
-	for in, drains := range c.drains {
-		if in.drains != drains {
-			continue // it began to drain anew meanwhile
-		}
-		flows := max(c.to[in], c.from[in])
-		changed = changed || !in.counted || in.flows != flows
-		in.flows, in.counted = flows, true
+	left := map[uint64]drained{}
+	for _, d := range list {
+		now := drained{d.Drains, max(c.to[d.Number], c.from[d.Number])}
+		was, ok := f.left[d.Number]
+		changed = changed || !ok || was != now
+		left[d.Number] = now
 	}
+	f.paths, f.left = c.paths, left
 	return changed
 }
 
-// flowsLeft is how many flows an instance has; one, for all that is known, until a
-// count has ended that began when it drained already: without flows it may go. Called
-// with Agent.mu held.
-func (in *instance) flowsLeft() uint64 {
-	switch {
-	case !in.plan.Draining:
-		return 0
-	case !in.counted:
-		return 1
+// of is how many flows a draining instance has; one, for all that is known, until a count
+// has ended that began when it drained already: without flows it may go.
+func (f *flows) of(number, drains uint64) uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if d, ok := f.left[number]; ok && d.drains == drains {
+		return d.flows
 	}
-	return in.flows
+	return 1
 }
 
-// drainsFrom has earlier counts say nothing of an instance that begins to drain.
-// Called with Agent.mu held.
-func (in *instance) drainsFrom(p onpath.InstancePlan) {
-	if p.Draining && !in.plan.Draining {
-		in.drains++
-		in.counted = false
-	}
-}
-
-// countedPaths are the counts of the paths that have ended by the plan in force, and
-// had by the one by which they were counted. Called with Agent.mu held.
-func (a *Agent) countedPaths() map[onpath.PathID]uint64 {
-	if a.inForce == nil {
+// ofPaths are the counts of the paths that have ended by the plan in force, and had by the
+// plan by which they were counted.
+func (f *flows) ofPaths(inForce *onpath.NodePlan) map[onpath.PathID]uint64 {
+	if inForce == nil {
 		return nil
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	var out map[onpath.PathID]uint64
-	for _, p := range a.inForce.Datapath.Paths {
-		c := a.paths[p.ID]
+	for _, p := range inForce.Datapath.Paths {
+		c := f.paths[p.ID]
 		if c == nil || p.Ended.IsZero() || !p.Ended.Equal(c.ended) {
 			continue
 		}
@@ -112,52 +98,24 @@ type pathCount struct {
 	flows uint64
 }
 
-// drainInForce are the ids of which the data path knows already that they drain.
-// Callers hold mu.
-func (a *Agent) drainInForce() map[string]bool {
-	plan := cmp.Or(a.appliedPlan, a.inForce)
-	if plan == nil {
-		return nil
-	}
-	out := map[string]bool{}
-	for _, p := range plan.Instances {
-		if p.Draining {
-			out[instanceID(a.opt.Name, p)] = true
-		}
-	}
-	return out
-}
-
 // flowCount counts the entries that lead to an instance, and those that come
 // from it: where flows enter on another node, the entries that lead to the
 // instance are kept there, and only those that come from it here.
 type flowCount struct {
-	vports   map[onpath.VportID]*instance
-	to, from map[*instance]uint64
-	drains   map[*instance]uint64 // instance.drains as it began
+	vports   map[onpath.VportID]uint64 // numbers of instances
+	to, from map[uint64]uint64         // by number of instance
 	paths    map[onpath.PathID]*pathCount
 }
 
-// toCount is what drains by what is in force: to all else flows may still come.
-func (a *Agent) toCount() flowCount {
-	c := flowCount{
-		vports: map[onpath.VportID]*instance{}, paths: map[onpath.PathID]*pathCount{},
-		to: map[*instance]uint64{}, from: map[*instance]uint64{}, drains: map[*instance]uint64{},
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	inForce := a.drainInForce()
-	for _, in := range a.instances {
-		if !in.plan.Draining || !inForce[in.id] {
-			continue
-		}
-		c.drains[in] = in.drains
-		for _, v := range wiring.Of(in.id, in.plan).Vports() {
-			c.vports[v] = in
+func toCount(inForce *onpath.NodePlan, list []draining) flowCount {
+	c := flowCount{vports: map[onpath.VportID]uint64{}, paths: map[onpath.PathID]*pathCount{}, to: map[uint64]uint64{}, from: map[uint64]uint64{}}
+	for _, d := range list {
+		for _, v := range d.Vports {
+			c.vports[v] = d.Number
 		}
 	}
-	if a.inForce != nil {
-		for _, p := range a.inForce.Datapath.Paths {
+	if inForce != nil {
+		for _, p := range inForce.Datapath.Paths {
 			if !p.Ended.IsZero() {
 				c.paths[p.ID] = &pathCount{ended: p.Ended}
 			}
@@ -181,14 +139,14 @@ func (c flowCount) filter() (f onpath.FlowFilter) {
 }
 
 func (c flowCount) add(e onpath.FlowEntry) bool {
-	if in := c.vports[e.Next]; in != nil && e.Kind == onpath.NextVport {
+	if in, ok := c.vports[e.Next]; ok && e.Kind == onpath.NextVport {
 		c.to[in]++
 	}
-	if in := c.vports[e.Vport]; in != nil {
+	if in, ok := c.vports[e.Vport]; ok {
 		c.from[in]++
 	}
 	for _, f := range e.Functions {
-		if in := c.vports[f]; in != nil {
+		if in, ok := c.vports[f]; ok {
 			c.to[in]++
 		}
 	}

@@ -28,9 +28,9 @@ const askFullAgain = time.Second
 
 // watchFull sends how full a relay is whenever that changes. A process that begins has room.
 func (in *instance) watchFull(ctx context.Context, p onpath.Process) (<-chan onpath.RelayFullness, func()) {
-	in.a.mu.Lock()
-	in.full = ""
-	in.a.mu.Unlock()
+	in.st.mu.Lock()
+	in.st.fact.Full = ""
+	in.st.mu.Unlock()
 	r, ok := p.(onpath.Relaying)
 	if !ok {
 		return nil, func() {}
@@ -43,7 +43,7 @@ func (in *instance) watchFull(ctx context.Context, p onpath.Process) (<-chan onp
 		for ctx.Err() == nil && !ended(p) {
 			is, err := r.AwaitFull(ctx, was)
 			if err != nil {
-				_ = in.a.part.Clock.Sleep(ctx, askFullAgain)
+				_ = in.s.part.Clock.Sleep(ctx, askFullAgain)
 				continue
 			}
 			if is == was {
@@ -64,16 +64,16 @@ func (in *instance) watchFull(ctx context.Context, p onpath.Process) (<-chan onp
 
 // fill has new flows pass a full instance by, or come to it again.
 func (in *instance) fill(full onpath.RelayFullness) {
-	in.a.mu.Lock()
-	was := in.full
-	in.full = full
-	in.a.mu.Unlock()
-	in.a.apply.Kick(false)
-	base.Kick(in.a.part.ReportDue)
+	in.st.mu.Lock()
+	was := in.st.fact.Full
+	in.st.fact.Full = full
+	in.st.mu.Unlock()
+	in.s.rounds.Kick(false)
+	base.Kick(in.s.part.ReportDue)
 	switch {
 	case full != "" && was == "":
-		in.a.part.TellInstance(in.current(), true, ReasonRelayFull, "%s", fullWords[full])
+		in.s.part.TellInstance(in.current(), true, ReasonRelayFull, "%s", fullWords[full])
 	case full == "" && was != "":
-		in.a.part.TellInstance(in.current(), false, ReasonRelayOpen, "it has room again, and takes new connections")
+		in.s.part.TellInstance(in.current(), false, ReasonRelayOpen, "it has room again, and takes new connections")
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/node/base"
 )
 
 // An ebpf function has no process to probe. What is asked instead: whether the
@@ -55,7 +54,7 @@ func (u *unlinked) Error() string { return "the data path cannot run it: " + u.w
 
 // probeInline asks the data path about an ebpf function.
 func (in *instance) probeInline(ctx context.Context, h health, s *stopwatch) error {
-	c, err := functionCounters(ctx, in.a.part.Datapath)
+	c, err := functionCounters(ctx, in.s.part.Datapath)
 	if err != nil {
 		return onpath.Errorf(onpath.CodeUnavailable, "the data path cannot be asked: %w", err)
 	}
@@ -66,7 +65,7 @@ func (in *instance) probeInline(ctx context.Context, h health, s *stopwatch) err
 	case !ok || !f.Linked:
 		return fmt.Errorf("it is not part of the data path yet")
 	}
-	return s.check(f, h.budget, in.a.part.Clock.Now())
+	return s.check(f, h.budget, in.s.part.Clock.Now())
 }
 
 // check says whether a function is above its budget: by the quickest of slowGroups
@@ -121,18 +120,6 @@ func functionCounters(ctx context.Context, d onpath.Datapath) (map[onpath.VportI
 	return c.Functions, nil
 }
 
-// inlineOf is what the data path must link for the instance, if it is ready for
-// that. Callers hold a.mu.
-func (in *instance) inlineOf() (onpath.InlineFunction, bool) {
-	p, ok := in.proc.(onpath.Inline)
-	if !ok || ended(in.proc) {
-		return onpath.InlineFunction{}, false
-	}
-	f := p.Inline()
-	f.Vport = in.plan.Vport
-	return f, true
-}
-
 // reconfigure hands a running function its changed configuration.
 func (w *supervision) reconfigure(ctx context.Context) {
 	in := w.in
@@ -142,34 +129,20 @@ func (w *supervision) reconfigure(ctx context.Context) {
 		return
 	}
 	if in.configured == told {
-		in.tellOf(told, nil) // it may take back what was refused
+		in.st.tellOf(told, nil) // it may take back what was refused
 		return
 	}
 	err := p.Reconfigure(ctx, &w.plan.Spec)
 	if ctx.Err() != nil {
 		return
 	}
-	in.tellOf(told, err)
+	in.st.tellOf(told, err)
 	if err != nil {
-		in.a.part.TellInstance(w.plan, true, "ConfigRefused", "it keeps its configuration: %v", err)
+		in.s.part.TellInstance(w.plan, true, "ConfigRefused", "it keeps its configuration: %v", err)
 		return
 	}
 	if in.configured != "" {
-		in.a.part.TellInstance(w.plan, false, "Configured", "runs by its new configuration")
+		in.s.part.TellInstance(w.plan, false, "Configured", "runs by its new configuration")
 	}
 	in.configured = told
-}
-
-// tellOf has reports say what a function was told last, and whether it took that.
-func (in *instance) tellOf(told string, err error) {
-	in.a.mu.Lock()
-	defer in.a.mu.Unlock()
-	refused := ""
-	if err != nil {
-		refused = err.Error()
-	}
-	if in.told != told || in.refused != refused {
-		in.told, in.refused = told, refused
-		base.Kick(in.a.part.ReportDue)
-	}
 }

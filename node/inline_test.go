@@ -82,10 +82,10 @@ func TestBudgetOnBusyMachine(t *testing.T) {
 
 // TestWaitsFor: what the data path cannot run does not wait for a probe.
 func TestWaitsFor(t *testing.T) {
-	if got := waitsFor(&unlinked{"no room"}); got.words != "the data path cannot run it: no room" {
+	if got := waitsFor(&unlinked{"no room"}); got.Words != "the data path cannot run it: no room" {
 		t.Error(got)
 	}
-	if got := waitsFor(errors.New("refused")); !strings.Contains(got.words, "probe") || !strings.Contains(got.words, "refused") {
+	if got := waitsFor(errors.New("refused")); !strings.Contains(got.Words, "probe") || !strings.Contains(got.Words, "refused") {
 		t.Error(got)
 	}
 }

@@ -1,21 +1,22 @@
 package node
 
 import (
-	"cmp"
 	"context"
+	"sync"
 	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/node/base"
 	"github.com/onpath/onpath/node/punt"
+	"github.com/onpath/onpath/node/wiring"
 )
 
-// instance is one instance on this machine. The first fields are its own
-// goroutine's (supervise.go), the others are guarded by Agent.mu.
+// instance is one instance on this machine. All of it but st is its own goroutine's.
 type instance struct {
 	id      string
-	a       *Agent
+	s       *set
+	st      status
 	changed chan struct{} // the plan for it changed, or its runtime is back
 	looked  chan struct{} // closed when its devices have been looked at once
 	stop    context.CancelFunc
@@ -33,153 +34,205 @@ type instance struct {
 	creation *creation
 	// configured is the FunctionSpec.Told that the process took last.
 	configured string
+}
 
-	// Guarded by Agent.mu.
+// Fact is how an instance is.
+type Fact struct {
+	ID      string
+	Number  uint64 // no two instances have one
+	Plan    onpath.InstancePlan
+	State   onpath.InstanceState
+	Why     Cause           // of State
+	NextTry onpath.Duration // the wait that goes on before the next start; 0: none
+	Since   time.Time
+	// Process runs; nil: none does.
+	Process  onpath.Process
+	Restarts int
+	Wired    bool   // its devices exist
+	WireErr  string // why not
+	Printed  string // the last lines of the run that failed
+	Leaving  bool
+	Replaced bool // while it goes, the plan has named it again
+	Open     bool // its vports may take packets
+	Asleep   bool // they lead to the agent
+	Full     onpath.RelayFullness
+	Drains   uint64 // another one each time that it begins to drain
+	Told     string // onpath.InstanceReport.Config
+	Refused  string // onpath.InstanceReport.Refused
+	LeftOut  string // why part of its log is missing; "" if none is
+}
 
-	plan      onpath.InstancePlan
-	state     onpath.InstanceState
-	why       cause           // of state
-	nextTry   onpath.Duration // the wait that goes on before the next start; 0: none
-	since     time.Time
-	restarts  int
-	wired     bool   // its devices exist
-	printed   string // the last lines of the run that failed
-	wireErr   string // why not
-	leaving   bool
-	open      bool // its vports may take packets
-	asleep    bool // they lead to the agent
-	full      onpath.RelayFullness
+// Vports are those of the instance.
+func (f *Fact) Vports() []onpath.VportID { return wiring.Of(f.ID, f.Plan).Vports() }
+
+// Name is tenant/name.
+func (f *Fact) Name() string { return f.Plan.Tenant + "/" + f.Plan.Name }
+
+// Lease reports whether it is a publisher's engine, which no server planned.
+func (f *Fact) Lease() bool { return isLease(&f.Plan) }
+
+// Inline is what the data path must link for the instance, if it is ready for that.
+func (f *Fact) Inline() (onpath.InlineFunction, bool) {
+	p, ok := f.Process.(onpath.Inline)
+	if !ok || ended(f.Process) {
+		return onpath.InlineFunction{}, false
+	}
+	i := p.Inline()
+	i.Vport = f.Plan.Vport
+	return i, true
+}
+
+// Cause is why an instance is as it is. Where an event tells of it, Reason is the event's.
+type Cause struct{ Reason, Words string }
+
+// becauseOf is a cause that an error gives.
+func becauseOf(reason string, err error) Cause { return Cause{reason, err.Error()} }
+
+// status is an instance's fact, which all may ask for.
+type status struct {
+	part *base.Part
+
+	mu        sync.Mutex
+	fact      Fact
 	successor *onpath.InstancePlan
-	proc      onpath.Process // running
-	flows     uint64
-	counted   bool   // flows is of a count that began when it drained already
-	drains    uint64 // how often it has begun to drain
-	told      string // onpath.InstanceReport.Config
-	refused   string // onpath.InstanceReport.Refused
-	sends     sending
-	leftOut   string // why part of its log is missing; "" if none is
 }
 
-// begin takes up an instance. Callers hold a.mu.
-func (a *Agent) begin(id string, p onpath.InstancePlan) {
-	ctx, stop := context.WithCancel(a.part.Context())
-	in := &instance{
-		id: id, a: a, plan: p, stop: stop,
-		changed: make(chan struct{}, 1), looked: make(chan struct{}),
-		kept:  a.punts.NewKept(p.Tenant),
-		state: onpath.InstanceStarting, since: a.part.Clock.Now(),
-		rec: record{ID: id, Tenant: p.Tenant, Name: p.Name, Kind: p.Spec.Kind(), Boot: a.boot},
-	}
-	a.instances[id] = in
-	a.part.Go(func(context.Context) {
-		defer stop()
-		in.live(ctx)
-	})
+// get is the fact now.
+func (st *status) get() Fact {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	f := st.fact
+	f.Replaced = st.successor != nil
+	return f
 }
 
-// dismiss lets an instance go. Callers hold a.mu.
-func (in *instance) dismiss() {
-	in.successor = nil
-	if !in.leaving {
-		in.leaving = true
-		in.stop()
+// change changes the fact.
+func (st *status) change(do func(*Fact)) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	do(&st.fact)
+}
+
+// set changes the state as reported. It does not touch the data path.
+func (st *status) set(s onpath.InstanceState, why Cause) { st.setTrying(s, why, 0) }
+
+// setTrying is set for an instance that is started again after a while.
+func (st *status) setTrying(s onpath.InstanceState, why Cause, next time.Duration) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	f := &st.fact
+	if s == onpath.InstanceStarting && f.Asleep {
+		return // it counts as ready while it sleeps and wakes
+	}
+	if f.State == s && f.Why == why && f.NextTry == onpath.Duration(next) {
+		return
+	}
+	if f.State != s {
+		f.Since = st.part.Clock.Now()
+	}
+	f.State, f.Why, f.NextTry = s, why, onpath.Duration(next)
+	base.Kick(st.part.ReportDue)
+}
+
+// tellOf has reports say what a function was told last, and whether it took that.
+func (st *status) tellOf(told string, err error) {
+	refused := ""
+	if err != nil {
+		refused = err.Error()
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.fact.Told != told || st.fact.Refused != refused {
+		st.fact.Told, st.fact.Refused = told, refused
+		base.Kick(st.part.ReportDue)
 	}
 }
 
-// update takes up what may change while an instance lives. Callers hold a.mu.
-func (in *instance) update(p onpath.InstancePlan) {
-	if base.Hash(in.plan) != base.Hash(p) {
-		in.drainsFrom(p)
-		in.plan = p
-		base.Kick(in.changed)
+// setLeftOut changes what is told of the log, and says whether it did.
+func (st *status) setLeftOut(words string) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.fact.LeftOut == words {
+		return false
 	}
+	st.fact.LeftOut = words
+	base.Kick(st.part.ReportDue)
+	return true
+}
+
+// update takes up what may change while an instance lives, and reports whether it is other.
+func (st *status) update(p onpath.InstancePlan, drains uint64) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if base.Hash(st.fact.Plan) == base.Hash(p) {
+		return false
+	}
+	if p.Draining && !st.fact.Plan.Draining {
+		st.fact.Drains = drains
+	}
+	st.fact.Plan = p
+	return true
+}
+
+// leave has the instance go; it reports whether it was to stay until now.
+func (st *status) leave() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	was := st.fact.Leaving
+	st.successor, st.fact.Leaving = nil, true
+	return !was
+}
+
+// succeed has another instance of the same id begin behind one that goes; false if it stays.
+func (st *status) succeed(p onpath.InstancePlan) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if !st.fact.Leaving {
+		return false
+	}
+	st.successor = &p
+	return true
 }
 
 // shapeOf is a hash of all that needs a new process when it changes.
 func shapeOf(s onpath.FunctionSpec) string { return base.Hash(s.Fixed()) }
 
-// cause is why an instance is as it is. Where an event tells of it, reason is the event's.
-type cause struct{ reason, words string }
-
-// becauseOf is a cause that an error gives.
-func becauseOf(reason string, err error) cause { return cause{reason, err.Error()} }
-
-// prints notes what is reported as printed last.
-func (in *instance) prints(words string) {
-	in.a.mu.Lock()
-	defer in.a.mu.Unlock()
-	in.printed = words
-}
-
-// set changes the state as reported. It does not touch the data path.
-func (in *instance) set(s onpath.InstanceState, why cause) { in.setTrying(s, why, 0) }
-
-// setTrying is set for an instance that is started again after a while.
-func (in *instance) setTrying(s onpath.InstanceState, why cause, next time.Duration) {
-	in.a.mu.Lock()
-	defer in.a.mu.Unlock()
-	if s == onpath.InstanceStarting && in.asleep {
-		return // it counts as ready while it sleeps and wakes
-	}
-	if in.state == s && in.why == why && in.nextTry == onpath.Duration(next) {
-		return
-	}
-	if in.state != s {
-		in.since = in.a.part.Clock.Now()
-	}
-	in.state, in.why, in.nextTry = s, why, onpath.Duration(next)
-	base.Kick(in.a.part.ReportDue)
-}
-
 // current is the plan for it now.
 func (in *instance) current() onpath.InstancePlan {
-	in.a.mu.Lock()
-	defer in.a.mu.Unlock()
-	return in.plan
+	in.st.mu.Lock()
+	defer in.st.mu.Unlock()
+	return in.st.fact.Plan
 }
 
-func (in *instance) process(p onpath.Process) {
-	in.a.mu.Lock()
-	defer in.a.mu.Unlock()
-	in.proc = p
-}
+// process notes which process runs; nil: none does.
+func (in *instance) process(p onpath.Process) { in.st.change(func(f *Fact) { f.Process = p }) }
 
 // persist writes the record, and logs if it cannot: the worst that follows is
 // that the next agent takes a ready instance for one not ready.
 func (in *instance) persist() {
-	if err := saveRecord(in.a.part.Dir, in.rec); err != nil {
-		in.a.part.Log.Error("cannot save", "instance", in.id, "err", err)
+	if err := saveRecord(in.s.part.Dir, in.rec); err != nil {
+		in.s.part.Log.Error("cannot save", "instance", in.id, "err", err)
 	}
 }
 
 // runtime is the driver for it, or why there is none.
 func (in *instance) runtime() (onpath.Runtime, error) {
-	plan := in.current()
-	kind := plan.Spec.Kind()
-	in.a.mu.Lock()
-	defer in.a.mu.Unlock()
-	d := in.a.drivers[kind]
-	switch {
-	case d == nil && in.rec.Started: // it may well run on
-		return nil, onpath.Errorf(onpath.CodeUnavailable, "the runtime for %s functions, which started it, is not set up any more", kind)
-	case d == nil:
-		return nil, onpath.Errorf(onpath.CodeUnsupported, "this node has no runtime for %s functions", cmp.Or(kind, "unknown"))
-	case d.err != nil:
-		return nil, onpath.Errorf(onpath.CodeUnavailable, "the %s runtime does not answer: %w", kind, d.err)
-	}
-	return d.rt, nil
+	in.st.mu.Lock()
+	kind, started := in.st.fact.Plan.Spec.Kind(), in.rec.Started
+	in.st.mu.Unlock()
+	return in.s.runtimes.of(kind, started)
 }
 
 // openNotify lets a container tell its owner something. Without it the instance serves all
 // the same.
 func (in *instance) openNotify() {
 	plan := in.current()
-	netns := in.a.part.Dir.NetNS(in.id)
+	netns := in.s.part.Dir.NetNS(in.id)
 	if plan.Spec.Inline() || isLease(&plan) || !netnsrun.Is(netns) {
 		return // a publisher need not be a tenant, whom notifications are for
 	}
-	if err := in.a.notifier.Open(in.id, netns, plan); err != nil {
-		in.a.part.Log.Warn("an instance cannot send notifications", "instance", in.id, "err", err)
+	if err := in.s.notifier.Open(in.id, netns, plan); err != nil {
+		in.s.part.Log.Warn("an instance cannot send notifications", "instance", in.id, "err", err)
 	}
 }
 

@@ -40,10 +40,10 @@ func (in *instance) keepLog(ctx context.Context) {
 	defer cancel()
 	var t logEnd
 	if err = rt.Logs(ctx, in.id, onpath.LogView{Tail: -1, Timestamps: true}, false, &t); err == nil {
-		err = wholefile.WriteLightly(lastLog(in.a.part.Dir, in.id), append([]byte(withTimes), t.lines()...), 0o600)
+		err = wholefile.WriteLightly(lastLog(in.s.part.Dir, in.id), append([]byte(withTimes), t.lines()...), 0o600)
 	}
 	if err != nil && onpath.CodeOf(err) != onpath.CodeNotFound {
-		in.a.part.Log.Warn("the log of the run that ended is lost", "instance", in.id, "err", err)
+		in.s.part.Log.Warn("the log of the run that ended is lost", "instance", in.id, "err", err)
 	}
 }
 
@@ -83,9 +83,9 @@ func oneLine(printed string) string {
 
 // previousLog copies what v says of the run before.
 func (in *instance) previousLog(v onpath.LogView, w io.Writer) error {
-	data, err := os.ReadFile(lastLog(in.a.part.Dir, in.id))
+	data, err := os.ReadFile(lastLog(in.s.part.Dir, in.id))
 	if errors.Is(err, fs.ErrNotExist) {
-		return onpath.Errorf(onpath.CodeNotFound, "instance %s/%s has had no earlier run on node %s", in.plan.Tenant, in.plan.Name, in.a.opt.Name)
+		return onpath.Errorf(onpath.CodeNotFound, "instance %s/%s has had no earlier run on node %s", in.st.fact.Plan.Tenant, in.st.fact.Plan.Name, in.s.part.Node)
 	}
 	if err != nil {
 		return err

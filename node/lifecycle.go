@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -56,7 +55,7 @@ func (in *instance) live(ctx context.Context) {
 		if ended(p) {
 			in.endLeft()
 		}
-		if why != (cause{}) {
+		if why != (Cause{}) {
 			in.rest(ctx, good, why) // what it wrote stays readable meanwhile
 		}
 		if ctx.Err() != nil {
@@ -64,14 +63,14 @@ func (in *instance) live(ctx context.Context) {
 		}
 		in.process(nil)
 		if err := in.clear(ctx, p); err != nil {
-			in.a.part.Log.Warn("cannot clear away what ended", "instance", in.id, "err", err)
+			in.s.part.Log.Warn("cannot clear away what ended", "instance", in.id, "err", err)
 		}
-		in.a.notifier.Shut(in.id) // the next process may have another namespace
+		in.s.notifier.Shut(in.id) // the next process may have another namespace
 		p = nil
 	}
 	in.discard(in.takeCreation())
-	if in.a.part.Context().Err() == nil {
-		in.teardown(in.a.part.Context())
+	if in.s.part.Context().Err() == nil {
+		in.teardown(in.s.part.Context())
 	}
 }
 
@@ -90,9 +89,9 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 	plan := in.current()
 	if plan.Draining {
 		if in.rec.Asleep {
-			in.close(ctx, onpath.InstanceFailed, cause{"EndedDraining", "it sleeps, and is not started again"})
+			in.close(ctx, onpath.InstanceFailed, Cause{"EndedDraining", "it sleeps, and is not started again"})
 		}
-		in.set(onpath.InstanceFailed, cause{"EndedDraining", "ended while draining; it is not started again"})
+		in.st.set(onpath.InstanceFailed, Cause{"EndedDraining", "ended while draining; it is not started again"})
 		in.idle(ctx)
 		return nil
 	}
@@ -104,7 +103,7 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 			case in.rec.Asleep: // nothing can wake it
 				in.close(ctx, onpath.InstanceFailed, why)
 			case !in.rec.Ready: // what was ready stays so: no agent, no change
-				in.set(onpath.InstanceFailed, why)
+				in.st.set(onpath.InstanceFailed, why)
 			}
 			in.idle(ctx)
 			return in.takeAdopted()
@@ -130,8 +129,8 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 		}
 		return nil
 	}
-	in.set(onpath.InstanceStarting, cause{"AwaitingDatapath", "waiting for the data path"})
-	if in.a.apply.AwaitIn(ctx, in.rec.Vports) != nil {
+	in.st.set(onpath.InstanceStarting, Cause{"AwaitingDatapath", "waiting for the data path"})
+	if in.s.rounds.AwaitIn(ctx, in.rec.Vports) != nil {
 		in.discard(m)
 		return nil
 	}
@@ -146,7 +145,7 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 		in.discard(m)
 		return nil
 	}
-	in.set(onpath.InstanceStarting, cause{"Starting", "starting"})
+	in.st.set(onpath.InstanceStarting, Cause{"Starting", "starting"})
 	in.openNotify() // its namespace may have been replaced
 	p, err := in.launch(ctx, rt, m)
 	if err != nil {
@@ -159,26 +158,22 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 	in.launched, in.wake.program = p, time.Now()
 	if told := plan.Spec.Told(); told != "" {
 		in.configured = told
-		in.tellOf(told, nil)
+		in.st.tellOf(told, nil)
 	}
 	if plan.Spec.Inline() {
 		in.process(p)
-		in.a.apply.Kick(false) // links it, closed
+		in.s.rounds.Kick(false) // links it, closed
 	}
 	in.setStarted(true)
-	in.a.part.TellInstance(plan, false, "Started", "function %s was started", plan.Function) // without a number: repeats are counted
-	in.a.part.Log.Debug("instance started", "instance", in.id, "pid", p.Pid())
+	in.s.part.TellInstance(plan, false, "Started", "function %s was started", plan.Function) // without a number: repeats are counted
+	in.s.part.Log.Debug("instance started", "instance", in.id, "pid", p.Pid())
 	return p
 }
 
 // named reports whether the wanted plan has the instance. One that it has not is
 // dismissed, but a moment after the plan has come.
 func (in *instance) named() bool {
-	in.a.mu.Lock()
-	defer in.a.mu.Unlock()
-	return in.a.plan != nil && slices.ContainsFunc(in.a.joined().Instances, func(p onpath.InstancePlan) bool {
-		return instanceID(in.a.opt.Name, p) == in.id
-	})
+	return in.s.names(in.id)
 }
 
 // asProcess names the process; one that has ended already has no number.
@@ -199,42 +194,42 @@ func (in *instance) idle(ctx context.Context) {
 
 // rest is the wait before the next attempt, after the last one went well for
 // the time good. A change of the plan does not shorten it.
-func (in *instance) rest(ctx context.Context, good time.Duration, why cause) {
+func (in *instance) rest(ctx context.Context, good time.Duration, why Cause) {
 	if in.current().Draining {
 		return
 	}
 	d := in.backoff.After(good)
-	in.setTrying(onpath.InstanceFailed, why, d) // why was told in an event
-	_ = in.a.part.Clock.Sleep(ctx, d)
+	in.st.setTrying(onpath.InstanceFailed, why, d) // why was told in an event
+	_ = in.s.part.Clock.Sleep(ctx, d)
 }
 
 // restAfter tells of a failure, and is the wait that follows it. What cannot be started must
 // not go on sleeping: nothing that comes for it would wake it.
-func (in *instance) restAfter(ctx context.Context, plan onpath.InstancePlan, why cause) {
+func (in *instance) restAfter(ctx context.Context, plan onpath.InstancePlan, why Cause) {
 	if in.rec.Asleep {
 		in.close(ctx, onpath.InstanceFailed, why)
 	}
-	in.a.part.TellInstance(plan, true, why.reason, "%s", why.words)
+	in.s.part.TellInstance(plan, true, why.Reason, "%s", why.Words)
 	in.rest(ctx, 0, why)
 }
 
 // endedUnseen is why an instance has failed that no agent saw end.
-var endedUnseen = cause{"EndedUnseen", "ended while the agent was away"}
+var endedUnseen = Cause{"EndedUnseen", "ended while the agent was away"}
 
 // countRestart counts and remembers one more restart.
 func (in *instance) countRestart() {
 	in.rec.Restarts++
-	in.a.mu.Lock()
-	in.restarts = in.rec.Restarts
-	in.a.mu.Unlock()
+	in.st.mu.Lock()
+	in.st.fact.Restarts = in.rec.Restarts
+	in.st.mu.Unlock()
 	in.persist()
 }
 
 // close shuts the vports in the data path and only then tells the world.
-func (in *instance) close(ctx context.Context, s onpath.InstanceState, why cause) {
+func (in *instance) close(ctx context.Context, s onpath.InstanceState, why Cause) {
 	in.kept.Empty()
 	in.turn(ctx, false)
-	in.set(s, why)
+	in.st.set(s, why)
 	if in.rec.Ready || in.rec.Asleep {
 		in.rec.Ready, in.rec.Asleep = false, false
 		in.persist()
@@ -248,19 +243,19 @@ func (in *instance) openUp(ctx context.Context) {
 	in.wake.tell(in)
 	in.wake = wake{}
 	in.turn(ctx, true)
-	in.set(onpath.InstanceReady, cause{})
+	in.st.set(onpath.InstanceReady, Cause{})
 	in.rec.Ready, in.rec.Asleep = true, false
 	in.persist()
-	in.a.part.TellInstance(in.current(), false, "Ready", "takes traffic")
+	in.s.part.TellInstance(in.current(), false, "Ready", "takes traffic")
 }
 
 // turn opens or closes the vports; it returns when that is in force.
 func (in *instance) turn(ctx context.Context, open bool) {
-	in.a.mu.Lock()
-	in.open, in.asleep = open, false
-	in.a.mu.Unlock()
+	in.st.mu.Lock()
+	in.st.fact.Open, in.st.fact.Asleep = open, false
+	in.st.mu.Unlock()
 	if open {
-		in.a.apply.Kick(true) // the kernel may have closed by itself what the configuration has open
+		in.s.rounds.Kick(true) // the kernel may have closed by itself what the configuration has open
 	}
 	in.syncApply(ctx)
 }
@@ -269,19 +264,19 @@ func (in *instance) turn(ctx context.Context, open bool) {
 // the data path is at it: its plan for other nodes is on its way meanwhile.
 func (in *instance) shut(ctx context.Context) {
 	in.kept.Empty()
-	in.a.mu.Lock()
-	in.open, in.asleep = false, false
-	in.a.mu.Unlock()
-	in.a.apply.Kick(false)
-	in.set(onpath.InstanceFailed, cause{onpath.ReasonProcessEnded, "its process has ended"})
+	in.st.mu.Lock()
+	in.st.fact.Open, in.st.fact.Asleep = false, false
+	in.st.mu.Unlock()
+	in.s.rounds.Kick(false)
+	in.st.set(onpath.InstanceFailed, Cause{onpath.ReasonProcessEnded, "its process has ended"})
 	in.syncApply(ctx)
 }
 
 func (in *instance) syncApply(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, applyPatience)
 	defer cancel()
-	if err := in.a.apply.Sync(ctx); err != nil && !errors.Is(err, context.Canceled) {
-		in.a.part.Log.Error("the data path does not take the instance's new state", "instance", in.id, "err", err)
+	if err := in.s.rounds.Sync(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		in.s.part.Log.Error("the data path does not take the instance's new state", "instance", in.id, "err", err)
 	}
 }
 
@@ -324,18 +319,18 @@ func (in *instance) clear(ctx context.Context, p onpath.Process) error {
 
 // setStarted records whether the runtime has something of the instance.
 func (in *instance) setStarted(yes bool) {
-	in.a.mu.Lock()
+	in.st.mu.Lock()
 	in.rec.Started = yes // runtime reads it, from any goroutine
-	in.a.mu.Unlock()
+	in.st.mu.Unlock()
 	in.persist()
 }
 
 // teardown takes the instance away: rules first, then the process, then its
 // devices and namespace, then the record.
 func (in *instance) teardown(ctx context.Context) {
-	in.set(in.stateNow(), cause{"Stopping", "stopping"})
-	in.a.readMeters(ctx, in)
-	if in.a.apply.AwaitOut(ctx, in.rec.Vports) != nil {
+	in.st.set(in.st.get().State, Cause{"Stopping", "stopping"})
+	in.s.meters.readNow(ctx, in.s.readings(in))
+	if in.s.rounds.AwaitOut(ctx, in.rec.Vports) != nil {
 		return
 	}
 	var b base.Backoff
@@ -344,20 +339,14 @@ func (in *instance) teardown(ctx context.Context) {
 		if err == nil {
 			break
 		}
-		in.set(onpath.InstanceFailed, cause{"RemoveFailed", "cannot be removed yet: " + err.Error()})
-		in.a.part.Log.Error("cannot remove instance", "instance", in.id, "err", err)
-		if in.a.part.Clock.Sleep(ctx, b.After(0)) != nil {
+		in.st.set(onpath.InstanceFailed, Cause{"RemoveFailed", "cannot be removed yet: " + err.Error()})
+		in.s.part.Log.Error("cannot remove instance", "instance", in.id, "err", err)
+		if in.s.part.Clock.Sleep(ctx, b.After(0)) != nil {
 			return
 		}
 	}
-	in.a.part.TellInstance(in.current(), false, "Stopped", "nothing of it is left on this node")
-	in.a.forget(in)
-}
-
-func (in *instance) stateNow() onpath.InstanceState {
-	in.a.mu.Lock()
-	defer in.a.mu.Unlock()
-	return in.state
+	in.s.part.TellInstance(in.current(), false, "Stopped", "nothing of it is left on this node")
+	in.s.forget(in)
 }
 
 func (in *instance) remove(ctx context.Context) error {
@@ -367,46 +356,17 @@ func (in *instance) remove(ctx context.Context) error {
 	if p := in.takeAdopted(); p != nil {
 		in.process(p)
 	}
-	in.a.mu.Lock()
-	p := in.proc
-	in.a.mu.Unlock()
-	if p != nil {
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.a.opt.StopGrace+startTimeout)
+	if p := in.st.get().Process; p != nil {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.s.opt.StopGrace+startTimeout)
 		defer cancel()
-		if err := p.Stop(stop, in.a.opt.StopGrace); err != nil {
+		if err := p.Stop(stop, in.s.opt.StopGrace); err != nil {
 			return fmt.Errorf("stop its process: %w", err)
 		}
 		in.process(nil)
 	}
-	in.a.notifier.Shut(in.id)
-	if err := in.a.wirer.Unwire(in.id, in.rec.Vports); err != nil {
+	in.s.notifier.Shut(in.id)
+	if err := in.s.wirer.Unwire(in.id, in.rec.Vports); err != nil {
 		return err
 	}
-	return removeRecord(in.a.part.Dir, in.id)
-}
-
-// stoppedFor is how long an instance that is gone stays in reports, so that one
-// lost report does not matter.
-const stoppedFor = 5 * onpath.ReportEvery
-
-// forget takes a stopped instance out, reports it a last time, and begins its
-// successor if the plan has named it again meanwhile.
-func (a *Agent) forget(in *instance) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	in.kept.Empty()
-	a.punts.Forget(in.rec.Vports)
-	delete(a.instances, in.id)
-	if in.successor != nil {
-		a.begin(in.id, *in.successor)
-		return
-	}
-	now := a.part.Clock.Now()
-	if isLease(&in.plan) { // no server asked for it
-		return
-	}
-	a.stopped = append(a.stopped, stoppedReport{until: now.Add(stoppedFor), report: onpath.InstanceReport{
-		Name: in.plan.Name, Tenant: in.plan.Tenant, State: onpath.InstanceStopped, Restarts: in.restarts, Since: now,
-	}})
-	base.Kick(a.part.ReportDue)
+	return removeRecord(in.s.part.Dir, in.id)
 }

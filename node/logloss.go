@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/node/base"
 )
 
 // leftOutEvery is the time between two looks at whether all that an instance prints
@@ -31,36 +30,24 @@ func (in *instance) watchLog(ctx context.Context, p onpath.Process) (stop func()
 	return func() {
 		cancel()
 		<-done
-		in.setLeftOut("")
+		in.st.setLeftOut("")
 	}
 }
 
 func (in *instance) tellLeftOut(ctx context.Context, t onpath.Talkative) {
 	known, _ := t.LeftOut() // of an adopted one: told by the agent before, or over
 	var last time.Time
-	for in.a.part.Clock.Sleep(ctx, leftOutEvery) == nil {
-		now := in.a.part.Clock.Now()
+	for in.s.part.Clock.Sleep(ctx, leftOutEvery) == nil {
+		now := in.s.part.Clock.Now()
 		sum, why := t.LeftOut()
 		switch {
 		case sum > known:
 			known, last = sum, now
-			if words := "part of its log is left out: " + why; in.setLeftOut(words) {
-				in.a.part.TellInstance(in.current(), true, "LogLeftOut", "%s", words)
+			if words := "part of its log is left out: " + why; in.st.setLeftOut(words) {
+				in.s.part.TellInstance(in.current(), true, "LogLeftOut", "%s", words)
 			}
 		case now.Sub(last) >= leftOutOver:
-			in.setLeftOut("")
+			in.st.setLeftOut("")
 		}
 	}
-}
-
-// setLeftOut changes what is told of the log, and says whether it did.
-func (in *instance) setLeftOut(words string) bool {
-	in.a.mu.Lock()
-	defer in.a.mu.Unlock()
-	if in.leftOut == words {
-		return false
-	}
-	in.leftOut = words
-	base.Kick(in.a.part.ReportDue)
-	return true
 }

@@ -14,16 +14,15 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/wholefile"
-	"github.com/onpath/onpath/node/wiring"
+	"github.com/onpath/onpath/node/base"
 )
-
-// meterEvery is how often what instances have used is read and kept.
-const meterEvery = 15 * time.Second
 
 // meters are what instances have used. Where their counts come from, control groups and
 // vports, begins anew with a process or a machine; the meters go on.
 type meters struct {
-	file string
+	part  *base.Part
+	file  string
+	sends senders
 
 	mu     sync.Mutex
 	all    map[string]*meter // by UID
@@ -84,98 +83,89 @@ func (m *meters) save(synced bool) error {
 	return nil
 }
 
-func (a *Agent) meterLoop(ctx context.Context) {
-	for a.part.Clock.Sleep(ctx, meterEvery) == nil {
-		a.readMeters(ctx, nil)
-	}
+func newMeters(p *base.Part) *meters {
+	return &meters{part: p, file: meterFile(p.Dir), all: map[string]*meter{}, sends: senders{of: map[uint64]*sending{}}}
 }
 
 // metered is an instance whose counts are read.
 type metered struct {
-	in   *instance
-	plan onpath.InstancePlan
-	proc onpath.Process
-	ids  []onpath.VportID
+	Number  uint64 // no two instances have one
+	Plan    onpath.InstancePlan
+	Process onpath.Process // nil: it does not run
+	Vports  []onpath.VportID
 }
 
-// readMeters reads the counts of one instance, or of all where nil, and keeps them.
-func (a *Agent) readMeters(ctx context.Context, only *instance) {
-	a.mu.Lock()
-	known := a.plan != nil
-	var list []metered
-	there := map[string]bool{}
-	for _, in := range a.instances {
-		if isLease(&in.plan) {
-			continue // nobody is billed for it, and all publishers' instances have one UID
-		}
-		there[in.plan.UID] = true
-		if only == nil || in == only {
-			list = append(list, metered{in, in.plan, in.proc, wiring.Of(in.id, in.plan).Vports()})
-		}
-	}
-	a.mu.Unlock()
+// readings are the instances that are read, and all that are there.
+type readings struct {
+	List  []metered
+	There map[string]bool // by UID; nil: that is not known
+}
+
+// readNow reads the counts of instances, and keeps them.
+func (m *meters) readNow(ctx context.Context, r readings) {
 	var counters *onpath.Counters
-	if len(list) > 0 {
+	if len(r.List) > 0 {
 		var err error
-		if counters, err = a.opt.Datapath.Counters(ctx); err != nil {
+		if counters, err = m.part.Datapath.Counters(ctx); err != nil {
 			return // what is counted there is counted next time
 		}
 	}
-	for _, x := range list {
-		a.noteSent(x, counters)
+	for _, x := range r.List {
+		m.sends.note(m.part, x, counters)
 	}
-	m := &a.meters
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, x := range list {
-		a.readMeter(ctx, x, counters)
+	for _, x := range r.List {
+		m.readMeter(ctx, x, counters)
 	}
 	for uid, x := range m.all {
-		x.Gone = x.Gone || known && !there[uid]
+		x.Gone = x.Gone || r.There != nil && !r.There[uid]
 	}
 	if err := m.save(false); err != nil {
-		a.part.Log.Warn("what instances have used cannot be kept; it is tried on", "err", err)
+		m.part.Log.Warn("what instances have used cannot be kept; it is tried on", "err", err)
 	}
 }
 
-func (a *Agent) readMeter(ctx context.Context, x metered, c *onpath.Counters) {
-	m := a.meters.all[x.plan.UID]
-	if m == nil {
-		m = &meter{Meter: onpath.Meter{UID: x.plan.UID, Tenant: x.plan.Tenant, Instance: x.plan.Name, Deployment: x.plan.Deployment,
-			Began: a.part.Clock.Now().UTC().Round(0)}}
-		a.meters.all[m.UID] = m
+// readMeter reads one. Callers hold mu.
+func (m *meters) readMeter(ctx context.Context, x metered, c *onpath.Counters) {
+	own := m.all[x.Plan.UID]
+	if own == nil {
+		own = &meter{Meter: onpath.Meter{UID: x.Plan.UID, Tenant: x.Plan.Tenant, Instance: x.Plan.Name, Deployment: x.Plan.Deployment,
+			Began: m.part.Clock.Now().UTC().Round(0)}}
+		m.all[own.UID] = own
 	}
-	m.Reservation, m.Gone = x.plan.Reservation, false
-	cpu, bytes, counted := m.ReadCPU, uint64(0), false
-	if x.proc != nil {
-		if u, err := x.proc.Usage(ctx); err == nil {
+	own.Reservation, own.Gone = x.Plan.Reservation, false
+	cpu, bytes, counted := own.ReadCPU, uint64(0), false
+	if x.Process != nil {
+		if u, err := x.Process.Usage(ctx); err == nil {
 			cpu = u.CPU
 		}
 	}
-	for _, id := range x.ids {
+	for _, id := range x.Vports {
 		if v, ok := c.Vports[id]; ok {
 			bytes, counted = bytes+v.Out.Bytes, true
 		}
 	}
 	if !counted { // its vports are not in force
-		bytes = m.ReadBytes
+		bytes = own.ReadBytes
 	}
-	m.read(cpu, bytes)
+	own.read(cpu, bytes)
 }
 
-// Meters are what instances have used, by UID. Those that are billed and gone are
-// forgotten. No answer is given that a power cut takes back: the server would bill what it
-// says a second time.
-func (a *Agent) Meters(ctx context.Context, r onpath.MeterRequest) ([]onpath.Meter, error) {
-	m := &a.meters
+// forgetBilled lets go of those that are billed and gone.
+func (m *meters) forgetBilled(uids []string) {
 	m.mu.Lock()
-	for _, uid := range r.Billed {
+	defer m.mu.Unlock()
+	for _, uid := range uids {
 		if x := m.all[uid]; x != nil && x.Gone {
 			delete(m.all, uid)
 		}
 	}
-	m.mu.Unlock()
-	a.readMeters(ctx, nil)
+}
+
+// list are what instances have used, by UID. Nothing is told that a power cut takes back:
+// the server would bill what it says a second time.
+func (m *meters) list() ([]onpath.Meter, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.save(true); err != nil {
@@ -188,3 +178,5 @@ func (a *Agent) Meters(ctx context.Context, r onpath.MeterRequest) ([]onpath.Met
 	slices.SortFunc(out, func(x, y onpath.Meter) int { return strings.Compare(x.UID, y.UID) })
 	return out, nil
 }
+
+func meterFile(d base.Dir) string { return d.File("meters.json") }

@@ -23,9 +23,14 @@ func TestMetersSaved(t *testing.T) {
 	if err := wholefile.WriteLightly(file, []byte(`{"u1":{"uid":"u1","cpu":7,"gone":true}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := &Agent{part: &base.Part{Log: slog.New(slog.DiscardHandler)}}
-	a.meters.file = file
-	if err := a.meters.load(); err != nil {
+	m := newMeters(&base.Part{Log: slog.New(slog.DiscardHandler)})
+	m.file = file
+	list := func(billed ...string) ([]onpath.Meter, error) {
+		m.forgetBilled(billed)
+		m.readNow(t.Context(), readings{})
+		return m.list()
+	}
+	if err := m.load(); err != nil {
 		t.Fatal(err)
 	}
 	kept := func() string {
@@ -36,16 +41,16 @@ func TestMetersSaved(t *testing.T) {
 		}
 		return string(b)
 	}
-	if list, err := a.Meters(t.Context(), onpath.MeterRequest{}); err != nil || len(list) != 1 || !a.meters.synced {
-		t.Fatalf("%v %v, synced %v", list, err, a.meters.synced)
+	if got, err := list(); err != nil || len(got) != 1 || !m.synced {
+		t.Fatalf("%v %v, synced %v", got, err, m.synced)
 	}
 	away := filepath.Join(dir, "away") // so that nothing can be written
 	if err := os.Rename(filepath.Dir(file), away); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if list, err := a.Meters(t.Context(), onpath.MeterRequest{Billed: []string{"u1"}}); err == nil {
-			t.Errorf("it answers %v, and has kept nothing", list)
+		if got, err := list("u1"); err == nil {
+			t.Errorf("it answers %v, and has kept nothing", got)
 		}
 	}
 	if err := os.Rename(away, filepath.Dir(file)); err != nil {
@@ -54,10 +59,10 @@ func TestMetersSaved(t *testing.T) {
 	if !strings.Contains(kept(), "u1") {
 		t.Errorf("the file has %s", kept())
 	}
-	if list, err := a.Meters(t.Context(), onpath.MeterRequest{Billed: []string{"u1"}}); err != nil || len(list) != 0 {
-		t.Errorf("%v %v", list, err)
+	if got, err := list("u1"); err != nil || len(got) != 0 {
+		t.Errorf("%v %v", got, err)
 	}
-	if strings.Contains(kept(), "u1") || !a.meters.synced {
-		t.Errorf("it has forgotten u1, and the file has %s, synced %v", kept(), a.meters.synced)
+	if strings.Contains(kept(), "u1") || !m.synced {
+		t.Errorf("it has forgotten u1, and the file has %s, synced %v", kept(), m.synced)
 	}
 }

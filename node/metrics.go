@@ -9,7 +9,6 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/peers"
-	"github.com/onpath/onpath/node/wiring"
 )
 
 var (
@@ -73,16 +72,16 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	c.a.peers.Collect(ch)
 	c.a.mu.Lock()
 	acked := c.a.acked
-	for _, in := range c.a.instances {
-		states[in.state]++
-		for _, v := range wiring.Of(in.id, in.plan).Vports() {
-			names[v] = in.plan.Tenant + "/" + in.plan.Name
+	c.a.mu.Unlock()
+	for _, f := range c.a.instances.facts() {
+		states[f.State]++
+		for _, v := range f.Vports() {
+			names[v] = f.Name()
 		}
-		if !in.leaving {
-			ch <- prometheus.MustNewConstMetric(descRestarts, prometheus.CounterValue, float64(in.restarts), in.plan.Tenant, in.plan.Name)
+		if !f.Leaving {
+			ch <- prometheus.MustNewConstMetric(descRestarts, prometheus.CounterValue, float64(f.Restarts), f.Plan.Tenant, f.Plan.Name)
 		}
 	}
-	c.a.mu.Unlock()
 	for s, n := range states {
 		ch <- prometheus.MustNewConstMetric(descInstances, prometheus.GaugeValue, float64(n), string(s))
 	}

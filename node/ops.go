@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/session"
@@ -45,9 +44,9 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 			return a.opt.Datapath.Capture(ctx, s, stream)
 		})
 	case onpath.OpExec:
-		return serve(request, func(e onpath.ExecRequest) error { return a.serveExec(ctx, e, stream) })
+		return serve(request, func(e onpath.ExecRequest) error { return a.instances.exec(ctx, e, stream) })
 	case onpath.OpLogs:
-		return serve(request, func(l onpath.LogsRequest) error { return a.serveLogs(ctx, l, stream) })
+		return serve(request, func(l onpath.LogsRequest) error { return a.instances.logs(ctx, l, stream) })
 	case onpath.OpFault:
 		return serve(request, func(f onpath.FaultRequest) error {
 			done, err := a.Fault(f)
@@ -59,7 +58,7 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 	case onpath.OpDistances:
 		return json.NewEncoder(stream).Encode(a.peers.Distances())
 	case onpath.OpNotifications:
-		return a.notifier.Deliver(ctx, stream)
+		return a.instances.notifier.Deliver(ctx, stream)
 	case onpath.OpUsage:
 		return json.NewEncoder(stream).Encode(a.Usage(ctx))
 	case onpath.OpMeters:
@@ -127,34 +126,11 @@ func (a *Agent) look(ctx context.Context, r onpath.LookRequest, w io.Writer) (er
 	return json.NewEncoder(w).Encode(seen)
 }
 
-// find looks an instance up by "tenant/name". One that goes is found too, if no
-// successor has its name.
-func (a *Agent) find(name string) (*instance, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var going *instance
-	for _, in := range a.instances {
-		switch {
-		case in.plan.Tenant+"/"+in.plan.Name != name:
-		case !in.leaving:
-			return in, nil
-		default:
-			going = in
-		}
-	}
-	if going == nil {
-		return nil, onpath.Errorf(onpath.CodeNotFound, "there is no instance %s on node %s", name, a.opt.Name)
-	}
-	return going, nil
-}
-
 // capturable refuses the vport of an ebpf function, which only numbers it: no packet
 // enters or leaves there, and a capture would write nothing for ever.
 func (a *Agent) capturable(v onpath.VportID) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, in := range a.instances {
-		if in.plan.Vport == v && in.plan.Spec.Inline() {
+	for _, f := range a.instances.facts() {
+		if f.Plan.Vport == v && f.Plan.Spec.Inline() {
 			e := onpath.Errorf(onpath.CodeUnsupported,
 				"an ebpf function runs in the kernel, without an interface of its own: there is nothing to capture at")
 			e.Remedy = "capture at the uplinks of its gateway, as an operator: onpath capture --node " + a.opt.Name + " -w FILE"
@@ -164,54 +140,15 @@ func (a *Agent) capturable(v onpath.VportID) error {
 	return nil
 }
 
-func (a *Agent) serveExec(ctx context.Context, e onpath.ExecRequest, stream io.ReadWriter) error {
-	in, err := a.find(e.Instance)
-	if err != nil {
-		return err
-	}
-	rt, err := in.runtime()
-	if err != nil {
-		return err
-	}
-	return session.ServeExec(ctx, stream, func(ctx context.Context, x session.ExecIO) (int, error) {
-		s := onpath.ExecSpec{Command: e.Command, Stdout: x.Stdout, Stderr: x.Stderr, TTY: e.TTY, Resize: x.Resize}
-		if e.Stdin {
-			s.Stdin = x.Stdin
-		}
-		return rt.Exec(ctx, in.id, s)
-	})
-}
-
-func (a *Agent) serveLogs(ctx context.Context, l onpath.LogsRequest, w io.Writer) error {
-	in, err := a.find(l.Instance)
-	if err != nil {
-		return err
-	}
-	v := l.View(time.Now())
-	if l.Previous {
-		return in.previousLog(v, w)
-	}
-	rt, err := in.runtime()
-	if err != nil {
-		return err
-	}
-	return rt.Logs(ctx, in.id, v, l.Follow, w)
-}
-
 // Usage is what each running instance has used, by tenant/name.
 func (a *Agent) Usage(ctx context.Context) map[string]onpath.Usage {
-	procs := map[string]onpath.Process{}
-	a.mu.Lock()
-	for _, in := range a.instances {
-		if in.proc != nil {
-			procs[in.plan.Tenant+"/"+in.plan.Name] = in.proc
-		}
-	}
-	a.mu.Unlock()
 	out := map[string]onpath.Usage{}
-	for name, p := range procs {
-		if u, err := p.Usage(ctx); err == nil { // one that just ended has none
-			out[name] = u
+	for _, f := range a.instances.facts() {
+		if f.Process == nil {
+			continue
+		}
+		if u, err := f.Process.Usage(ctx); err == nil { // one that just ended has none
+			out[f.Name()] = u
 		}
 	}
 	return out

@@ -101,7 +101,7 @@ func (w *supervision) startProbes(ctx context.Context) {
 			case eager = <-eagerly:
 			default:
 			}
-			begin := in.a.part.Clock.Now()
+			begin := in.s.part.Clock.Now()
 			err := in.probe(ctx, h, &clock)
 			select {
 			case results <- err:
@@ -110,8 +110,8 @@ func (w *supervision) startProbes(ctx context.Context) {
 			}
 			// From beginning to beginning: a probe that waits in vain must not
 			// make the next one later.
-			left := h.wait(eager) - in.a.part.Clock.Now().Sub(begin)
-			if in.a.part.Clock.Sleep(ctx, max(left, h.pause(eager))) != nil {
+			left := h.wait(eager) - in.s.part.Clock.Now().Sub(begin)
+			if in.s.part.Clock.Sleep(ctx, max(left, h.pause(eager))) != nil {
 				return
 			}
 		}
@@ -149,7 +149,7 @@ func (in *instance) probeTCP(ctx context.Context, p uint16) error {
 		targets = append(targets, a.Addr())
 	}
 	var last error
-	err := netnsrun.Do(in.a.part.Dir.NetNS(in.id), func() error {
+	err := netnsrun.Do(in.s.part.Dir.NetNS(in.id), func() error {
 		var d net.Dialer
 		for _, a := range targets {
 			c, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(a, p).String())
@@ -212,29 +212,29 @@ func (w *supervision) notAsked(ctx context.Context, err error) {
 		return
 	}
 	if !w.ready {
-		w.badSince = in.a.part.Clock.Now()
+		w.badSince = in.s.part.Clock.Now()
 	}
 	w.unasked++
 	if w.unasked != w.health.Failures { // once, and not of a short hitch
 		return
 	}
-	why := cause{"ProbeNotRun", fmt.Sprintf("its probe cannot be run: %v", err)}
+	why := Cause{"ProbeNotRun", fmt.Sprintf("its probe cannot be run: %v", err)}
 	switch {
 	case w.ready:
-		in.set(onpath.InstanceReady, cause{why.reason, why.words + "; it counts as ready until one can"})
+		in.st.set(onpath.InstanceReady, Cause{why.Reason, why.Words + "; it counts as ready until one can"})
 	case w.everReady:
-		in.set(onpath.InstanceUnready, why)
+		in.st.set(onpath.InstanceUnready, why)
 	default:
-		in.set(onpath.InstanceStarting, why)
+		in.st.set(onpath.InstanceStarting, why)
 	}
-	in.a.part.TellInstance(w.plan, true, why.reason, "%s", why.words)
+	in.s.part.TellInstance(w.plan, true, why.Reason, "%s", why.Words)
 }
 
 // askedAgain takes back what notAsked said.
 func (w *supervision) askedAgain() {
 	in := w.in
 	if w.ready && w.unasked >= w.health.Failures {
-		in.set(onpath.InstanceReady, cause{})
+		in.st.set(onpath.InstanceReady, Cause{})
 	}
 	w.unasked = 0
 }

@@ -37,12 +37,10 @@ func (c collector) collectRelays(ch chan<- prometheus.Metric) {
 
 // processesOf are the running processes of a kind, by tenant/name.
 func processesOf[T any](a *Agent) map[string]T {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	out := map[string]T{}
-	for _, in := range a.instances {
-		if p, ok := in.proc.(T); ok && !in.leaving {
-			out[in.plan.Tenant+"/"+in.plan.Name] = p
+	for _, f := range a.instances.facts() {
+		if p, ok := f.Process.(T); ok && !f.Leaving {
+			out[f.Name()] = p
 		}
 	}
 	return out

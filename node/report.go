@@ -6,10 +6,10 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/base"
-	"github.com/onpath/onpath/node/wiring"
 )
 
 // reportLoop reports every change at once, and as a sign of life every
@@ -40,34 +40,35 @@ func (a *Agent) reportLoop(ctx context.Context) {
 func (a *Agent) Report() onpath.NodeReport {
 	a.tellEngines()
 	inForce, m, leases := a.apply.InForce(), a.machine.Current(), a.leases.Reports()
+	all := a.instances.facts()
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	r := onpath.NodeReport{
 		Node: a.opt.Name, Plan: a.acked, PlanError: a.planProblem(),
 		Version: a.opt.Version, Kernel: m.Kernel, Started: a.started,
 		Capacity: m.Capacity, UnderlayMTU: m.UnderlayMTU, UnderlayDevice: m.UnderlayDevice, NoHostImage: !a.opt.HostImage,
 		Blocks: a.opt.Blocks, Knows: onpath.Abilities(),
-		Addresses: m.Addresses, Conditions: slices.Clone(m.Conditions), Paths: a.countedPaths(),
+		Addresses: m.Addresses, Conditions: slices.Clone(m.Conditions), Paths: a.flows.ofPaths(a.inForce),
 		Unreachable: a.peers.Unreachable(), Distances: a.peers.Distances(),
 		Leases: leases,
 	}
+	planned := map[string]bool{}
+	if a.plan != nil {
+		for _, p := range a.plan.Instances {
+			planned[p.Tenant+"/"+p.Name] = true
+		}
+	}
+	a.mu.Unlock()
 	named := map[string]bool{}
-	for _, in := range a.instances {
-		name := in.plan.Tenant + "/" + in.plan.Name
-		if isLease(&in.plan) {
+	for _, f := range all {
+		if f.Lease() || f.Leaving && planned[f.Name()] { // a successor of the same name speaks for it
 			continue
 		}
-		if in.leaving && a.plannedName(in.plan) {
-			continue // a successor of the same name speaks for it
-		}
-		named[name] = true
-		r.Instances = append(r.Instances, in.report(inForce))
+		named[f.Name()] = true
+		r.Instances = append(r.Instances, a.reportOf(&f, inForce))
 	}
-	now := a.part.Clock.Now()
-	a.stopped = slices.DeleteFunc(a.stopped, func(s stoppedReport) bool { return !now.Before(s.until) })
-	for _, s := range a.stopped {
-		if !named[s.report.Tenant+"/"+s.report.Name] {
-			r.Instances = append(r.Instances, s.report)
+	for _, gone := range a.instances.gone() {
+		if !named[gone.Tenant+"/"+gone.Name] {
+			r.Instances = append(r.Instances, gone)
 		}
 	}
 	slices.SortFunc(r.Instances, func(x, y onpath.InstanceReport) int {
@@ -76,52 +77,44 @@ func (a *Agent) Report() onpath.NodeReport {
 	return r
 }
 
-// plannedName reports whether the plan names an instance of p's name. Callers
-// hold mu.
-func (a *Agent) plannedName(p onpath.InstancePlan) bool {
-	return a.plan != nil && slices.ContainsFunc(a.plan.Instances, func(o onpath.InstancePlan) bool {
-		return o.Tenant == p.Tenant && o.Name == p.Name
-	})
-}
-
-// report is called with Agent.mu held.
-func (in *instance) report(inForce map[onpath.VportID]bool) onpath.InstanceReport {
+// reportOf is the report of an instance.
+func (a *Agent) reportOf(f *Fact, inForce map[onpath.VportID]bool) onpath.InstanceReport {
 	wired := true
-	for _, v := range wiring.Of(in.id, in.plan).Vports() {
+	for _, v := range f.Vports() {
 		wired = wired && inForce[v]
 	}
 	r := onpath.InstanceReport{
-		Name: in.plan.Name, Tenant: in.plan.Tenant, State: in.state, NextTry: in.nextTry,
-		Restarts: in.restarts, Since: in.since, Wired: wired, Flows: in.flowsLeft(), Config: in.told, Refused: in.refused,
-		Full: in.full != "",
+		Name: f.Plan.Name, Tenant: f.Plan.Tenant, State: f.State, NextTry: f.NextTry,
+		Restarts: f.Restarts, Since: f.Since, Wired: wired, Config: f.Told, Refused: f.Refused,
+		Full: f.Full != "",
 	}
-	if in.state != onpath.InstanceReady {
-		r.Printed = in.printed
+	if f.Plan.Draining {
+		r.Flows = a.flows.of(f.Number, f.Drains)
 	}
-	why := in.why
-	if m, ok := in.proc.(onpath.Modular); ok && in.state != onpath.InstanceStopped {
+	if f.State != onpath.InstanceReady {
+		r.Printed = f.Printed
+	}
+	why := f.Why
+	if m, ok := f.Process.(onpath.Modular); ok && f.State != onpath.InstanceStopped {
 		r.Modules = m.Modules()
 	}
-	if l, ok := in.proc.(interface{ Lists() []onpath.Condition }); ok && in.state != onpath.InstanceStopped {
-		r.Lists = l.Lists()
-	}
-	out := outOfService(r.Modules)
+	out, spoofing := outOfService(r.Modules), a.meters.spoofing(f.Number, &f.Plan)
 	switch {
-	case why.words != "":
+	case why.Words != "":
 	case r.Refused != "":
-		why = cause{"ConfigRefused", "keeps its configuration from before, for it refused the new one: " + r.Refused}
-	case in.wireErr != "":
-		why = cause{"WiringFailed", "its network is not as it should be: " + in.wireErr}
-	case in.full != "":
-		why = cause{ReasonRelayFull, fullWords[in.full]}
+		why = Cause{"ConfigRefused", "keeps its configuration from before, for it refused the new one: " + r.Refused}
+	case f.WireErr != "":
+		why = Cause{"WiringFailed", "its network is not as it should be: " + f.WireErr}
+	case f.Full != "":
+		why = Cause{ReasonRelayFull, fullWords[f.Full]}
 	case out != "":
-		why = cause{"ModuleOut", out}
-	case in.sends.over:
-		why = cause{onpath.ReasonSpoofed, spoofs(in.plan.Spec.Packets)}
-	case in.leftOut != "":
-		why = cause{"LogLeftOut", in.leftOut}
+		why = Cause{"ModuleOut", out}
+	case spoofing != "":
+		why = Cause{onpath.ReasonSpoofed, spoofing}
+	case f.LeftOut != "":
+		why = Cause{"LogLeftOut", f.LeftOut}
 	}
-	r.Reason, r.Message = why.reason, why.words
+	r.Reason, r.Message = why.Reason, why.Words
 	return r
 }
 
@@ -160,4 +153,70 @@ func clonePlan(p *onpath.NodePlan) *onpath.NodePlan {
 		panic("node: copy plan: " + err.Error())
 	}
 	return &out
+}
+
+// meterEvery is how often what instances have used is read and kept.
+const meterEvery = 15 * time.Second
+
+func (a *Agent) meterLoop(ctx context.Context) {
+	for a.part.Clock.Sleep(ctx, meterEvery) == nil {
+		a.readMeters(ctx)
+	}
+}
+
+func (a *Agent) readMeters(ctx context.Context) { a.meters.readNow(ctx, a.instances.readings(nil)) }
+
+// Meters are what instances have used, by UID. Those that are billed and gone are forgotten.
+func (a *Agent) Meters(ctx context.Context, r onpath.MeterRequest) ([]onpath.Meter, error) {
+	a.meters.forgetBilled(r.Billed)
+	a.readMeters(ctx)
+	return a.meters.list()
+}
+
+// countLoop counts flows when a report is due, but never for longer than it rests
+// in between: a walk over millions of entries takes longer than the time between
+// two reports, and these are signs of life.
+func (a *Agent) countLoop(ctx context.Context) {
+	var rested time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.count:
+		}
+		began := a.part.Clock.Now()
+		if began.Before(rested) {
+			continue
+		}
+		inForce, list := a.draining()
+		if a.flows.count(ctx, inForce, list) {
+			base.Kick(a.part.ReportDue)
+		}
+		now := a.part.Clock.Now()
+		rested = now.Add(now.Sub(began))
+	}
+}
+
+// draining are the instances of which the data path knows already that they drain: to all
+// others flows may still come. inForce is the plan that was acknowledged last.
+func (a *Agent) draining() (inForce *onpath.NodePlan, list []draining) {
+	a.mu.Lock()
+	inForce = a.inForce
+	plan := cmp.Or(a.appliedPlan, inForce)
+	a.mu.Unlock()
+	if plan == nil {
+		return inForce, nil
+	}
+	drains := map[string]bool{}
+	for _, p := range plan.Instances {
+		if p.Draining {
+			drains[instanceID(a.opt.Name, p)] = true
+		}
+	}
+	for _, f := range a.instances.facts() {
+		if f.Plan.Draining && drains[f.ID] {
+			list = append(list, draining{f.Number, f.Drains, f.Vports()})
+		}
+	}
+	return inForce, list
 }

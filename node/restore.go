@@ -19,18 +19,18 @@ import (
 // while its runtime does not answer: no agent, no change. Only a start of the
 // machine ends all, whatever the record says.
 func (in *instance) restore() onpath.Process {
-	all, err := loadRecords(in.a.part.Dir)
+	all, err := loadRecords(in.s.part.Dir)
 	if err != nil {
-		in.a.part.Log.Error("cannot read records", "err", err)
+		in.s.part.Log.Error("cannot read records", "err", err)
 	}
 	old, known := all[in.id]
 	plan := in.current()
 	if known {
 		restarted := in.restarted(old)
-		in.a.mu.Lock()
+		in.st.mu.Lock()
 		in.rec.Wiring, in.rec.Started, in.rec.Restarts = old.Wiring, old.Started, old.Restarts
 		in.rec.Ready, in.rec.Asleep = old.Ready && !restarted, old.Asleep && !restarted && plan.OnDemand != nil
-		in.a.mu.Unlock()
+		in.st.mu.Unlock()
 	}
 	in.rec.Vports = wiring.Of(in.id, plan).Vports()
 	for _, v := range old.Vports { // never forget a device that was made
@@ -41,44 +41,39 @@ func (in *instance) restore() onpath.Process {
 	in.persist()
 	if in.rec.Asleep { // before the first configuration, which leads its vports here
 		in.kept.Begin(plan.OnDemand.Hold)
-		in.a.punts.Keep(in.rec.Vports, in.kept)
+		in.s.punts.Keep(in.rec.Vports, in.kept)
 	}
 	_, rtErr := in.runtime()
 	p := in.takeAdopted()
-	in.a.mu.Lock()
-	defer in.a.mu.Unlock()
-	in.restarts = in.rec.Restarts
+	in.st.mu.Lock()
+	defer in.st.mu.Unlock()
+	in.st.fact.Restarts = in.rec.Restarts
 	if p != nil && !ended(p) {
-		in.proc = p // the first configuration needs an ebpf function's
+		in.st.fact.Process = p // the first configuration needs an ebpf function's
 	}
 	switch {
 	case p != nil && !ended(p) && in.rec.Ready, p == nil && known && in.rec.Ready && rtErr != nil:
-		in.state, in.open = onpath.InstanceReady, true
+		in.st.fact.State, in.st.fact.Open = onpath.InstanceReady, true
 	case in.rec.Asleep:
-		in.state, in.why, in.open, in.asleep = onpath.InstanceReady, asleep, true, true
+		in.st.fact.State, in.st.fact.Why, in.st.fact.Open, in.st.fact.Asleep = onpath.InstanceReady, asleep, true, true
 		if p != nil && !ended(p) {
-			in.why = waking
+			in.st.fact.Why = waking
 		}
 	case p != nil && ended(p):
-		in.state, in.why = onpath.InstanceFailed, endedUnseen
+		in.st.fact.State, in.st.fact.Why = onpath.InstanceFailed, endedUnseen
 	}
 	return p
 }
 
-func (in *instance) takeAdopted() onpath.Process {
-	in.a.mu.Lock()
-	defer in.a.mu.Unlock()
-	p := in.a.adopted[in.id]
-	delete(in.a.adopted, in.id)
-	return p
-}
+// takeAdopted gives the process of an earlier agent, once.
+func (in *instance) takeAdopted() onpath.Process { return in.s.takeAdopted(in.id) }
 
 // restarted reports whether the machine has been started anew since a record was
 // written. Records of earlier versions do not say: then it has not as long as the
 // instance's namespace is there, which no start of the machine outlives.
 func (in *instance) restarted(r record) bool {
 	if r.Boot == "" || in.rec.Boot == "" {
-		return wiring.Of(in.id, in.current()).Attach != wiring.AttachInline && !netnsrun.Is(in.a.part.Dir.NetNS(in.id))
+		return wiring.Of(in.id, in.current()).Attach != wiring.AttachInline && !netnsrun.Is(in.s.part.Dir.NetNS(in.id))
 	}
 	return r.Boot != in.rec.Boot
 }
@@ -99,11 +94,11 @@ func (in *instance) wireAgain(ctx context.Context, p onpath.Process, tried func(
 		if err == nil || ctx.Err() != nil || in.isWired() {
 			return
 		}
-		in.set(onpath.InstanceFailed, becauseOf("WiringFailed", err))
+		in.st.set(onpath.InstanceFailed, becauseOf("WiringFailed", err))
 		if first {
-			in.a.part.TellInstance(in.current(), true, "WiringFailed", "%v", err)
+			in.s.part.TellInstance(in.current(), true, "WiringFailed", "%v", err)
 		}
-		if in.a.part.Clock.Sleep(ctx, b.After(0)) != nil {
+		if in.s.part.Clock.Sleep(ctx, b.After(0)) != nil {
 			return
 		}
 	}
@@ -111,15 +106,15 @@ func (in *instance) wireAgain(ctx context.Context, p onpath.Process, tried func(
 
 // unwired reports whether the last wiring failed.
 func (in *instance) unwired() bool {
-	in.a.mu.Lock()
-	defer in.a.mu.Unlock()
-	return in.wireErr != ""
+	in.st.mu.Lock()
+	defer in.st.mu.Unlock()
+	return in.st.fact.WireErr != ""
 }
 
 func (in *instance) isWired() bool {
-	in.a.mu.Lock()
-	defer in.a.mu.Unlock()
-	return in.wired
+	in.st.mu.Lock()
+	defer in.st.mu.Unlock()
+	return in.st.fact.Wired
 }
 
 // rewire wires a running instance as the plan says now, and has it done again soon
@@ -128,18 +123,18 @@ func (w *supervision) rewire(ctx context.Context) {
 	in := w.in
 	w.endWait()
 	w.rewiring, w.endWait = nil, func() {}
-	in.a.mu.Lock()
-	before := in.wireErr
-	in.a.mu.Unlock()
+	in.st.mu.Lock()
+	before := in.st.fact.WireErr
+	in.st.mu.Unlock()
 	err := in.wire(ctx, w.p)
 	if err == nil || ctx.Err() != nil {
 		w.rewait = base.Backoff{}
 		return
 	}
 	if err.Error() != before {
-		in.a.part.TellInstance(w.plan, true, "WiringFailed", "%v", err)
+		in.s.part.TellInstance(w.plan, true, "WiringFailed", "%v", err)
 	}
-	w.rewiring, w.endWait = base.Alarm(ctx, in.a.part.Clock, w.rewait.After(0))
+	w.rewiring, w.endWait = base.Alarm(ctx, in.s.part.Clock, w.rewait.After(0))
 }
 
 // wire makes namespace, devices, addresses and routes what the plan says.
@@ -153,7 +148,7 @@ func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 		if _, apart := p.(onpath.Attached); p != nil && !apart {
 			pid = p.Pid()
 		}
-		made, err = in.a.wirer.Wire(ctx, w, in.rec.Wiring, pid)
+		made, err = in.s.wirer.Wire(ctx, w, in.rec.Wiring, pid)
 	}
 	if made.Namespace {
 		in.namespaceReplacedFor(p)
@@ -164,27 +159,27 @@ func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 	}
 	rewired := made.Device || made.Namespace || in.rec.Wiring != done
 	if rewired {
-		in.a.apply.forwarding.Forget(w.Vport)
+		in.s.forwarding.Forget(w.Vport)
 	}
 	if in.rec.Wiring != done && (made.Device || ctx.Err() == nil) {
 		in.rec.Wiring = done
 		in.persist()
 	}
 	// What served goes on serving by devices that are as they were.
-	keeps := err != nil && !made.Device && !made.Namespace && in.a.wirer.There(w)
-	in.a.mu.Lock()
-	was, wasErr := in.wired, in.wireErr
-	in.wired, in.wireErr = err == nil || keeps && (was || in.open), ""
+	keeps := err != nil && !made.Device && !made.Namespace && in.s.wirer.There(w)
+	in.st.mu.Lock()
+	was, wasErr := in.st.fact.Wired, in.st.fact.WireErr
+	in.st.fact.Wired, in.st.fact.WireErr = err == nil || keeps && (was || in.st.fact.Open), ""
 	if err != nil {
-		in.wireErr = err.Error()
+		in.st.fact.WireErr = err.Error()
 	}
-	changed, told := was != in.wired, wasErr == in.wireErr
-	in.a.mu.Unlock()
+	changed, told := was != in.st.fact.Wired, wasErr == in.st.fact.WireErr
+	in.st.mu.Unlock()
 	if rewired || changed {
-		in.a.apply.Kick(made.Device)
+		in.s.rounds.Kick(made.Device)
 	}
 	if !told {
-		base.Kick(in.a.part.ReportDue)
+		base.Kick(in.s.part.ReportDue)
 	}
 	return err
 }
@@ -196,26 +191,26 @@ func (in *instance) inWrongNamespace(p onpath.Process) bool {
 		return false
 	}
 	if a, ok := p.(onpath.Attached); ok {
-		return !a.AttachedTo(in.a.part.Dir.NetNS(in.id)) && !ended(p)
+		return !a.AttachedTo(in.s.part.Dir.NetNS(in.id)) && !ended(p)
 	}
-	same, err := sameFile(unix.AT_FDCWD, fmt.Sprintf("/proc/%d/ns/net", p.Pid()), unix.AT_FDCWD, in.a.part.Dir.NetNS(in.id))
+	same, err := sameFile(unix.AT_FDCWD, fmt.Sprintf("/proc/%d/ns/net", p.Pid()), unix.AT_FDCWD, in.s.part.Dir.NetNS(in.id))
 	return err == nil && !same && !ended(p)
 }
 
 // namespaceReplaced is why a process must begin anew that is not in its namespace.
-var namespaceReplaced = cause{"NamespaceReplaced", "its network namespace was made anew"}
+var namespaceReplaced = Cause{"NamespaceReplaced", "its network namespace was made anew"}
 
 // namespaceReplacedFor says that the instance's namespace is a new one: no process is in it,
 // and packets would cross it as if there were no function.
 func (in *instance) namespaceReplacedFor(p onpath.Process) {
 	in.wrongNamespace = in.wrongNamespace || p != nil && !ended(p)
-	in.a.mu.Lock()
-	in.open, in.asleep = false, false
-	if in.state == onpath.InstanceReady {
-		in.state, in.why, in.since = onpath.InstanceStarting, namespaceReplaced, in.a.part.Clock.Now()
+	in.st.mu.Lock()
+	in.st.fact.Open, in.st.fact.Asleep = false, false
+	if in.st.fact.State == onpath.InstanceReady {
+		in.st.fact.State, in.st.fact.Why, in.st.fact.Since = onpath.InstanceStarting, namespaceReplaced, in.s.part.Clock.Now()
 	}
-	in.a.mu.Unlock()
-	in.a.apply.Kick(false)
+	in.st.mu.Unlock()
+	in.s.rounds.Kick(false)
 	if in.rec.Ready {
 		in.rec.Ready = false
 		in.persist()

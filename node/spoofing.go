@@ -2,6 +2,7 @@ package node
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -50,26 +51,54 @@ func (s *sending) note(n sent) (changed bool) {
 	return false
 }
 
-// noteSent takes up what the vports of an instance have sent.
-func (a *Agent) noteSent(x metered, c *onpath.Counters) {
-	n := sent{at: a.part.Clock.Now()}
-	for _, id := range x.ids {
+// senders are what instances sent of late, by number.
+type senders struct {
+	mu sync.Mutex
+	of map[uint64]*sending
+}
+
+// note takes up what the vports of an instance have sent.
+func (s *senders) note(p *base.Part, x metered, c *onpath.Counters) {
+	n := sent{at: p.Clock.Now()}
+	for _, id := range x.Vports {
 		v := c.Vports[id]
 		n.all, n.spoofed = n.all+v.In.Packets, n.spoofed+v.Dropped[onpath.DropSpoofed]
 	}
-	a.mu.Lock()
-	changed := x.in.sends.note(n)
-	over := x.in.sends.over
-	a.mu.Unlock()
+	s.mu.Lock()
+	own := s.of[x.Number]
+	if own == nil {
+		own = &sending{}
+		s.of[x.Number] = own
+	}
+	changed := own.note(n)
+	over := own.over
+	s.mu.Unlock()
 	switch {
 	case !changed:
 		return
 	case over:
-		a.part.TellInstance(x.plan, true, onpath.ReasonSpoofed, "%s", spoofs(x.plan.Spec.Packets))
+		p.TellInstance(x.Plan, true, onpath.ReasonSpoofed, "%s", spoofs(x.Plan.Spec.Packets))
 	default:
-		a.part.TellInstance(x.plan, false, "SendsAllowed", "most of what it sends is what its function may send")
+		p.TellInstance(x.Plan, false, "SendsAllowed", "most of what it sends is what its function may send")
 	}
-	base.Kick(a.part.ReportDue)
+	base.Kick(p.ReportDue)
+}
+
+// spoofing says what an instance sends that it may not; "" if most of it is allowed.
+func (m *meters) spoofing(number uint64, p *onpath.InstancePlan) string {
+	m.sends.mu.Lock()
+	defer m.sends.mu.Unlock()
+	if s := m.sends.of[number]; s != nil && s.over {
+		return spoofs(p.Spec.Packets)
+	}
+	return ""
+}
+
+// forget lets go of what an instance that has gone sent.
+func (m *meters) forget(number uint64) {
+	m.sends.mu.Lock()
+	defer m.sends.mu.Unlock()
+	delete(m.sends.of, number)
 }
 
 // spoofs says that an instance sends what its function may not, and the remedy.

@@ -25,7 +25,7 @@ func (in *instance) watchHalts(ctx context.Context, p onpath.Process) (<-chan bo
 	go func() {
 		defer close(done)
 		was := false
-		for in.a.part.Clock.Sleep(ctx, haltEvery) == nil {
+		for in.s.part.Clock.Sleep(ctx, haltEvery) == nil {
 			is, known := halted(p.Pid())
 			if !known || is == was {
 				continue
@@ -63,9 +63,9 @@ func (w *supervision) halted(ctx context.Context) {
 	in := w.in
 	switch {
 	case w.stopped && w.ready:
-		w.ready, w.badSince = false, in.a.part.Clock.Now()
+		w.ready, w.badSince = false, in.s.part.Clock.Now()
 		in.close(ctx, onpath.InstanceUnready, becauseOf("Stalled", errHalted))
-		in.a.part.TellInstance(w.plan, true, "Stalled", "%v: its flows go by lost and none until it goes on", errHalted)
+		in.s.part.TellInstance(w.plan, true, "Stalled", "%v: its flows go by lost and none until it goes on", errHalted)
 		w.setEager(true)
 	case !w.stopped && !w.ready && !w.health.probed() && w.settled:
 		w.becomeReady(ctx)

@@ -39,9 +39,9 @@ type supervision struct {
 }
 
 // supervise watches a running process until it ends, must be ended, or ctx
-// ends. good is how long it ran; without a cause it is to start again at once.
-func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed bool) (good time.Duration, why cause) {
-	now := in.a.part.Clock.Now()
+// ends. good is how long it ran; without a Cause it is to start again at once.
+func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed bool) (good time.Duration, why Cause) {
+	now := in.s.part.Clock.Now()
 	w := &supervision{in: in, p: p, plan: in.current(), began: now, badSince: now, ready: assumed, everReady: assumed}
 	w.health, w.endWait, w.stopQuiet = healthFor(&w.plan), func() {}, func() {}
 	defer func() { w.endWait() }()
@@ -66,25 +66,25 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 		base.Kick(in.changed) // whatever changed while no agent looked
 	}
 	if in.unwired() {
-		w.rewiring, w.endWait = base.Alarm(ctx, in.a.part.Clock, w.rewait.After(0))
+		w.rewiring, w.endWait = base.Alarm(ctx, in.s.part.Clock, w.rewait.After(0))
 	}
 	switch {
 	case assumed:
 		w.listen(ctx)
-		in.a.part.TellInstance(w.plan, false, "Adopted", "it ran on while the agent was away%s", asProcess(p))
+		in.s.part.TellInstance(w.plan, false, "Adopted", "it ran on while the agent was away%s", asProcess(p))
 	case !w.health.probed():
-		in.set(onpath.InstanceStarting, cause{"Settling", "seeing whether it keeps running"})
+		in.st.set(onpath.InstanceStarting, Cause{"Settling", "seeing whether it keeps running"})
 	default:
-		in.set(onpath.InstanceStarting, cause{awaitingProbe, "waiting for the first probe to succeed"})
+		in.st.set(onpath.InstanceStarting, Cause{awaitingProbe, "waiting for the first probe to succeed"})
 	}
 	for {
 		if in.wrongNamespace {
-			w.kill(ctx, namespaceReplaced.words)
-			return 0, cause{}
+			w.kill(ctx, namespaceReplaced.Words)
+			return 0, Cause{}
 		}
 		select {
 		case <-ctx.Done():
-			return 0, cause{}
+			return 0, Cause{}
 		case <-p.Exited():
 			return w.exited(ctx)
 		case <-settled:
@@ -96,7 +96,7 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 			w.halted(ctx)
 		case err := <-w.probes:
 			if why := w.probed(ctx, err); why != "" {
-				return in.a.part.Clock.Now().Sub(w.began), w.kill(ctx, why)
+				return in.s.part.Clock.Now().Sub(w.began), w.kill(ctx, why)
 			}
 		case full := <-fills:
 			in.fill(full)
@@ -107,12 +107,12 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 			if ok && now == last && w.ready && !w.plan.Draining && !ended(p) {
 				w.fallAsleep(ctx, forget)
 				forget = func() {}
-				return 0, cause{}
+				return 0, Cause{}
 			}
 		case <-in.changed:
 			before := w.plan.OnDemand
 			if w.planChanged(ctx) {
-				return 0, cause{}
+				return 0, Cause{}
 			}
 			if !reflect.DeepEqual(before, w.plan.OnDemand) {
 				w.listen(ctx)
@@ -127,7 +127,7 @@ func (w *supervision) planChanged(ctx context.Context) (replaced bool) {
 	in, old := w.in, w.plan
 	w.plan = in.current()
 	if shape := w.p.Labels()[LabelShape]; shape != "" && shape != shapeOf(w.plan.Spec) {
-		in.a.part.TellInstance(w.plan, false, "Replaced", "its function changed; it is started anew")
+		in.s.part.TellInstance(w.plan, false, "Replaced", "its function changed; it is started anew")
 		w.kill(ctx, "its function changed")
 		return true
 	}
@@ -138,7 +138,7 @@ func (w *supervision) planChanged(ctx context.Context) (replaced bool) {
 		in.tellIdle(w.p, w.plan)
 	}
 	if w.plan.Draining && !old.Draining {
-		in.a.part.TellInstance(w.plan, false, "Draining", "keeps its flows and gets no new ones")
+		in.s.part.TellInstance(w.plan, false, "Draining", "keeps its flows and gets no new ones")
 	}
 	if h := healthFor(&w.plan); !reflect.DeepEqual(h, w.health) {
 		w.health = h
@@ -155,7 +155,7 @@ func (w *supervision) planChanged(ctx context.Context) (replaced bool) {
 // until the returned function is called. What cannot be done so is done when the
 // agent sees the end.
 func (in *instance) closeAtEnd(p onpath.Process) (forget func()) {
-	c, ok := in.a.opt.Datapath.(onpath.ExitCloser)
+	c, ok := in.s.part.Datapath.(onpath.ExitCloser)
 	pid := p.Pid()
 	if !ok || pid == 0 || ended(p) {
 		return func() {}
@@ -165,7 +165,7 @@ func (in *instance) closeAtEnd(p onpath.Process) (forget func()) {
 	case err == nil:
 		return forget
 	case onpath.CodeOf(err) != onpath.CodeUnsupported && !ended(p): // else the data path has said so
-		in.a.part.Log.Warn("an instance's vports close only when the agent sees its end", "instance", in.id, "err", err)
+		in.s.part.Log.Warn("an instance's vports close only when the agent sees its end", "instance", in.id, "err", err)
 	}
 	return func() {}
 }
@@ -186,7 +186,7 @@ func (in *instance) settle(ctx context.Context) (<-chan struct{}, func()) {
 	} else if p := in.current(); isLease(&p) {
 		d = 0 // its engine has taken its modules before it counts as started
 	}
-	return base.Alarm(ctx, in.a.part.Clock, d)
+	return base.Alarm(ctx, in.s.part.Clock, d)
 }
 
 // tellIdle tells a running container new idle times.
@@ -194,8 +194,8 @@ func (in *instance) tellIdle(p onpath.Process, plan onpath.InstancePlan) {
 	if !plan.Spec.Traits().Informed {
 		return
 	}
-	if err := inform(p.Pid(), in.a.part.Dir.NetNS(in.id), idleOf(&plan)); err != nil && !ended(p) {
-		in.a.part.Log.Warn("an instance does not learn how long flows may rest", "instance", in.id, "err", err)
+	if err := inform(p.Pid(), in.s.part.Dir.NetNS(in.id), idleOf(&plan)); err != nil && !ended(p) {
+		in.s.part.Log.Warn("an instance does not learn how long flows may rest", "instance", in.id, "err", err)
 	}
 }
 
@@ -210,22 +210,22 @@ func (w *supervision) becomeReady(ctx context.Context) {
 }
 
 // exited closes the vports of an ended process before anything else.
-func (w *supervision) exited(ctx context.Context) (good time.Duration, why cause) {
+func (w *supervision) exited(ctx context.Context) (good time.Duration, why Cause) {
 	in := w.in
-	good = in.a.part.Clock.Now().Sub(w.began)
+	good = in.s.part.Clock.Now().Sub(w.began)
 	in.shut(ctx) // before asking how it ended, which takes its time
 	code, _ := w.p.Exit()
-	why = cause{onpath.ReasonExited, exitWords(code)}
+	why = Cause{onpath.ReasonExited, exitWords(code)}
 	if j, ok := w.p.(onpath.Judged); ok && j.EndedFor() != "" {
-		why.words = "ended by the node: " + j.EndedFor()
+		why.Words = "ended by the node: " + j.EndedFor()
 	}
 	in.endedSoon = good < base.ShortRun
 	hint := ""
 	if words := in.lastWords(ctx); words != "" && code != 0 {
-		in.prints(words)
+		in.st.change(func(f *Fact) { f.Printed = words })
 		hint = "; onpath logs --previous shows what it printed"
 	}
-	in.a.part.TellInstance(w.plan, true, why.reason, "%s %s%s", why.words, ranFor(good), hint)
+	in.s.part.TellInstance(w.plan, true, why.Reason, "%s %s%s", why.Words, ranFor(good), hint)
 	in.close(ctx, onpath.InstanceFailed, why)
 	if !w.plan.Draining {
 		in.countRestart()
@@ -245,7 +245,7 @@ func (w *supervision) probed(ctx context.Context, err error) (why string) {
 		return ""
 	}
 	w.askedAgain()
-	now := in.a.part.Clock.Now()
+	now := in.s.part.Clock.Now()
 	if err == nil && w.stopped {
 		err = errHalted // the kernel answers for a program that does not run
 	}
@@ -259,13 +259,13 @@ func (w *supervision) probed(ctx context.Context, err error) (why string) {
 	}
 	w.failures++
 	if e := (*probeEnded)(nil); errors.As(err, &e) && e.printed != "" {
-		in.prints(e.printed)
+		in.st.change(func(f *Fact) { f.Printed = e.printed })
 	}
 	switch {
 	case w.ready && w.failures >= w.health.Failures:
 		w.ready, w.badSince = false, now
-		in.close(ctx, onpath.InstanceUnready, cause{"ProbeFailed", fmt.Sprintf("its probe fails: %v", err)})
-		in.a.part.TellInstance(w.plan, true, "ProbeFailed", "%d probes in a row failed: %v", w.failures, err)
+		in.close(ctx, onpath.InstanceUnready, Cause{"ProbeFailed", fmt.Sprintf("its probe fails: %v", err)})
+		in.s.part.TellInstance(w.plan, true, "ProbeFailed", "%d probes in a row failed: %v", w.failures, err)
 		w.setEager(true)
 	case !w.ready && now.Sub(w.badSince) >= time.Duration(w.health.Start):
 		state := "not ready"
@@ -274,17 +274,17 @@ func (w *supervision) probed(ctx context.Context, err error) (why string) {
 		}
 		return fmt.Sprintf("%s for %s: %v", state, w.health.Start, err)
 	case !w.ready && !w.everReady:
-		in.set(onpath.InstanceStarting, waitsFor(err))
+		in.st.set(onpath.InstanceStarting, waitsFor(err))
 	}
 	return ""
 }
 
 // waitsFor says why an instance is not ready yet.
-func waitsFor(probe error) cause {
+func waitsFor(probe error) Cause {
 	if u := (*unlinked)(nil); errors.As(probe, &u) {
 		return becauseOf("NotLinked", u)
 	}
-	return cause{awaitingProbe, fmt.Sprintf("waiting for the first probe to succeed: %v", probe)}
+	return Cause{awaitingProbe, fmt.Sprintf("waiting for the first probe to succeed: %v", probe)}
 }
 
 // awaitingProbe is the reason of an instance whose probe has not succeeded yet.
@@ -298,19 +298,19 @@ func (w *supervision) setEager(on bool) {
 	w.eager <- on
 }
 
-// kill ends a process that runs but must not; it gives that as a cause.
-func (w *supervision) kill(ctx context.Context, words string) cause {
+// kill ends a process that runs but must not; it gives that as a Cause.
+func (w *supervision) kill(ctx context.Context, words string) Cause {
 	in := w.in
-	why := cause{"Killed", words}
+	why := Cause{"Killed", words}
 	in.wrongNamespace = false
 	in.close(ctx, onpath.InstanceFailed, why)
 	in.keepLog(ctx)
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.a.opt.StopGrace+startTimeout)
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.s.opt.StopGrace+startTimeout)
 	defer cancel()
-	if err := w.p.Stop(stop, in.a.opt.StopGrace); err != nil {
-		in.a.part.Log.Error("cannot stop process", "instance", in.id, "err", err)
+	if err := w.p.Stop(stop, in.s.opt.StopGrace); err != nil {
+		in.s.part.Log.Error("cannot stop process", "instance", in.id, "err", err)
 	}
-	in.a.part.TellInstance(w.plan, true, why.reason, "%s; it is started anew", why.words)
+	in.s.part.TellInstance(w.plan, true, why.Reason, "%s; it is started anew", why.Words)
 	in.countRestart()
 	return why
 }
@@ -326,7 +326,7 @@ func (w *supervision) resize(ctx context.Context, always bool) {
 	w.awaited = false
 	if err := w.p.Resize(ctx, want); err != nil {
 		if ctx.Err() == nil {
-			in.a.part.TellInstance(w.plan, true, "ResizeFailed", "its limits cannot be changed: %v", err)
+			in.s.part.TellInstance(w.plan, true, "ResizeFailed", "its limits cannot be changed: %v", err)
 		}
 		return
 	}
@@ -335,7 +335,7 @@ func (w *supervision) resize(ctx context.Context, always bool) {
 		if want.Network != 0 {
 			network = fmt.Sprintf(", network %s/s", want.Network)
 		}
-		in.a.part.TellInstance(w.plan, false, "Resized", "has %s CPU and %s memory%s now", want.CPU, want.Memory, network)
+		in.s.part.TellInstance(w.plan, false, "Resized", "has %s CPU and %s memory%s now", want.CPU, want.Memory, network)
 	}
 	w.resources = want
 }

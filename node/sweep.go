@@ -11,32 +11,32 @@ import (
 // devices, namespaces, records. It runs after the first configuration is in
 // force, so that no rule leads there any more, and when a runtime that was away
 // is back. Several may run: each id is one's.
-func (a *Agent) sweep(ctx context.Context) {
-	left, err := a.leftovers()
+func (s *set) sweep(ctx context.Context) {
+	left, err := s.leftovers()
 	if err != nil {
-		a.part.Log.Error("cannot look for leftovers", "err", err)
+		s.part.Log.Error("cannot look for leftovers", "err", err)
 		return
 	}
 	for id, rec := range left {
-		swept, err := a.sweepOne(ctx, id, rec)
+		swept, err := s.sweepOne(ctx, id, rec)
 		if err != nil {
-			a.part.Log.Error("cannot clear away a leftover; tried again when the agent or the runtime starts", "instance", id, "err", err)
+			s.part.Log.Error("cannot clear away a leftover; tried again when the agent or the runtime starts", "instance", id, "err", err)
 			continue
 		}
 		if !swept {
 			continue
 		}
-		a.part.Log.Info("cleared away an instance that no plan names", "instance", id)
+		s.part.Log.Info("cleared away an instance that no plan names", "instance", id)
 	}
 }
 
 // leftovers are all ids found anywhere that no instance in memory has.
-func (a *Agent) leftovers() (map[string]record, error) {
-	out, err := loadRecords(a.part.Dir)
+func (s *set) leftovers() (map[string]record, error) {
+	out, err := loadRecords(s.part.Dir)
 	if err != nil {
 		return nil, err
 	}
-	devices, err := a.wirer.Devices()
+	devices, err := s.wirer.Devices()
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func (a *Agent) leftovers() (map[string]record, error) {
 			out[id] = record{ID: id}
 		}
 	}
-	names, err := os.ReadDir(a.part.Dir.Namespaces())
+	names, err := os.ReadDir(s.part.Dir.Namespaces())
 	if err != nil {
 		return nil, err
 	}
@@ -54,14 +54,14 @@ func (a *Agent) leftovers() (map[string]record, error) {
 			out[n.Name()] = record{ID: n.Name()}
 		}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for id := range a.adopted {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range s.adopted {
 		if _, ok := out[id]; !ok {
 			out[id] = record{ID: id}
 		}
 	}
-	for id := range a.instances {
+	for id := range s.instances {
 		delete(out, id)
 	}
 	return out, nil
@@ -69,51 +69,44 @@ func (a *Agent) leftovers() (map[string]record, error) {
 
 // sweepOne reports whether the leftover is gone, by it. No lock is held while it
 // goes: an instance of the same id that a plan names meanwhile waits for the end.
-func (a *Agent) sweepOne(ctx context.Context, id string, rec record) (bool, error) {
-	p, done, err := a.beginSweep(id, rec)
+func (s *set) sweepOne(ctx context.Context, id string, rec record) (bool, error) {
+	p, done, err := s.beginSweep(id, rec)
 	if err != nil || done == nil {
 		return false, err
 	}
 	defer done()
 	if p != nil {
-		stop, cancel := context.WithTimeout(ctx, a.opt.StopGrace+startTimeout)
+		stop, cancel := context.WithTimeout(ctx, s.opt.StopGrace+startTimeout)
 		defer cancel()
-		if err := p.Stop(stop, a.opt.StopGrace); err != nil {
-			a.mu.Lock()
-			a.adopted[id] = p
-			a.mu.Unlock()
+		if err := p.Stop(stop, s.opt.StopGrace); err != nil {
+			s.mu.Lock()
+			s.adopted[id] = p
+			s.mu.Unlock()
 			return false, err
 		}
 	}
-	return true, a.removeLeft(id, rec)
+	return true, s.removeLeft(id, rec)
 }
 
 // beginSweep takes an id that nobody wants, with the process that it may have, until
 // done is called. done is nil if there is nothing to be done.
-func (a *Agent) beginSweep(id string, rec record) (p onpath.Process, done func(), err error) {
-	a.planned.Lock() // a plan that is being taken up may name it
-	defer a.planned.Unlock()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.instances[id] != nil || a.sweeping[id] != nil {
+func (s *set) beginSweep(id string, rec record) (p onpath.Process, done func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.instances[id] != nil || s.sweeping[id] != nil || s.expected[id] {
 		return nil, nil, nil
 	}
-	if d := a.drivers[rec.Kind]; d != nil {
-		err = d.err
-	} else if rec.Started {
-		err = onpath.Errorf(onpath.CodeUnavailable, "the runtime for %s functions, which started it, is not set up any more", rec.Kind)
-	}
-	if err != nil {
+	if err := s.runtimes.down(rec.Kind, rec.Started); err != nil {
 		return nil, nil, err // it may still run
 	}
-	p = a.adopted[id]
-	delete(a.adopted, id)
+	p = s.adopted[id]
+	delete(s.adopted, id)
 	over := make(chan struct{})
-	a.sweeping[id] = over
+	s.sweeping[id] = over
 	return p, func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		delete(a.sweeping, id)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.sweeping, id)
 		close(over)
 	}, nil
 }
@@ -121,24 +114,24 @@ func (a *Agent) beginSweep(id string, rec record) (p onpath.Process, done func()
 // awaitSweep waits until no leftover of the instance's id is being cleared away;
 // false if the agent ends before.
 func (in *instance) awaitSweep() bool {
-	in.a.mu.Lock()
-	over := in.a.sweeping[in.id]
-	in.a.mu.Unlock()
+	in.s.mu.Lock()
+	over := in.s.sweeping[in.id]
+	in.s.mu.Unlock()
 	if over == nil {
 		return true
 	}
-	in.set(onpath.InstanceStarting, cause{"AwaitingSweep", "waiting until what an earlier agent left of it is gone"})
+	in.st.set(onpath.InstanceStarting, Cause{"AwaitingSweep", "waiting until what an earlier agent left of it is gone"})
 	select {
 	case <-over:
 		return true
-	case <-in.a.part.Context().Done():
+	case <-in.s.part.Context().Done():
 		return false
 	}
 }
 
 // removeLeft removes all of an id but its process.
-func (a *Agent) removeLeft(id string, rec record) error {
-	devices, err := a.wirer.Devices()
+func (s *set) removeLeft(id string, rec record) error {
+	devices, err := s.wirer.Devices()
 	if err != nil {
 		return err
 	}
@@ -146,18 +139,18 @@ func (a *Agent) removeLeft(id string, rec record) error {
 		if owner != id {
 			continue
 		}
-		if err := a.wirer.DeleteDevice(name); err != nil {
+		if err := s.wirer.DeleteDevice(name); err != nil {
 			return err
 		}
 	}
-	if err := a.wirer.Unwire(id, rec.Vports); err != nil {
+	if err := s.wirer.Unwire(id, rec.Vports); err != nil {
 		return err
 	}
-	if err := removeRecord(a.part.Dir, id); err != nil {
+	if err := removeRecord(s.part.Dir, id); err != nil {
 		return err
 	}
 	if tenant := rec.Tenant; tenant != "" {
-		a.part.TellInstance(onpath.InstancePlan{Tenant: tenant, Name: rec.Name}, false, "Swept", "left by an earlier agent; nothing of it remains on this node")
+		s.part.TellInstance(onpath.InstancePlan{Tenant: tenant, Name: rec.Name}, false, "Swept", "left by an earlier agent; nothing of it remains on this node")
 	}
 	return nil
 }

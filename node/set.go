@@ -1,0 +1,408 @@
+package node
+
+import (
+	"context"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/session"
+	"github.com/onpath/onpath/internal/userns"
+	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/machine"
+	"github.com/onpath/onpath/node/notify"
+	"github.com/onpath/onpath/node/punt"
+	"github.com/onpath/onpath/node/wiring"
+)
+
+// set is the instances on this machine. It makes them what the plan wants.
+type set struct {
+	part       *base.Part
+	rounds     *base.Rounds
+	machine    *machine.Machine
+	punts      *punt.Port
+	meters     *meters
+	runtimes   *runtimes
+	forwarding *wiring.Forwarding
+	wirer      wiring.Wirer
+	opt        setOptions
+	boot       string
+	notifier   *notify.Notifier // opened by begin
+
+	mu        sync.Mutex
+	wanted    map[string]onpath.InstancePlan // by id; nil: there is no plan yet
+	expected  map[string]bool                // ids that a plan which is being taken up names
+	instances map[string]*instance
+	adopted   map[string]onpath.Process // found at start, by id
+	stopped   []stoppedReport
+	swept     bool
+	sweeping  map[string]chan struct{} // leftovers on their way out, by id
+	last      uint64                   // number given
+}
+
+// setOptions are what an agent's options say of instances.
+type setOptions struct {
+	Runtimes  map[onpath.FunctionKind]onpath.Runtime
+	Open      map[onpath.FunctionKind]func(context.Context) (onpath.Runtime, error)
+	Secrets   func(ctx context.Context, tenant, instance string) (map[string][]byte, error)
+	StopGrace time.Duration
+}
+
+// parts are what instances work with.
+type parts struct {
+	Rounds     *base.Rounds
+	Machine    *machine.Machine
+	Exempt     *machine.Exempt
+	Punts      *punt.Port
+	Meters     *meters
+	Forwarding *wiring.Forwarding
+}
+
+func newSet(p *base.Part, with parts, o setOptions) *set {
+	return &set{part: p, rounds: with.Rounds, machine: with.Machine, punts: with.Punts, meters: with.Meters, forwarding: with.Forwarding,
+		runtimes: newRuntimes(p, with.Exempt, o), opt: o, boot: base.BootID(),
+		wirer: wiring.Wirer{Node: p.Node, NetNS: p.NetNS, Dir: p.Dir, Log: p.Log,
+			Users: sync.OnceValue(func() error { return userns.Possible(string(p.Dir)) })},
+		instances: map[string]*instance{}, adopted: map[string]onpath.Process{}, sweeping: map[string]chan struct{}{}}
+}
+
+// open begins to accept notifications, and asks each runtime for what an earlier process of
+// ours left running.
+func (s *set) open(ctx context.Context) (err error) {
+	if s.notifier, err = notify.Open(s.part.Node, notify.Dir(s.part.Dir), s.part.Clock.Now, s.part.Log); err != nil {
+		return err
+	}
+	for _, kind := range s.runtimes.kinds(false) {
+		s.takeFound(s.runtimes.ask(ctx, kind))
+	}
+	s.machine.SetRuntime(s.runtimes.condition())
+	return nil
+}
+
+// close lets go of what open began.
+func (s *set) close() {
+	if s.notifier != nil {
+		s.notifier.Close()
+	}
+	s.runtimes.close()
+}
+
+func (s *set) takeFound(found map[string]onpath.Process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, p := range found {
+		if in := s.instances[id]; in != nil && in.st.get().Process != nil { // asked again; it is supervised already
+			continue
+		}
+		l := p.Labels()
+		if l[LabelNode] == s.part.Node && l[LabelState] == string(s.part.Dir) {
+			s.adopted[id] = p
+		}
+	}
+}
+
+func (s *set) takeAdopted(id string) onpath.Process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.adopted[id]
+	delete(s.adopted, id)
+	return p
+}
+
+// run asks a runtime that did not answer again. Until it does, its instances stay as the
+// records say: no agent, no change. Devices that have gone are made again.
+func (s *set) run(ctx context.Context) {
+	s.part.Go(func(ctx context.Context) {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case id := <-s.machine.Gone():
+				s.wake(id)
+			}
+		}
+	})
+	for s.part.Clock.Sleep(ctx, time.Second) == nil {
+		failed := s.runtimes.kinds(true)
+		if len(failed) == 0 {
+			return
+		}
+		for _, kind := range failed {
+			s.takeFound(s.runtimes.ask(ctx, kind))
+		}
+		s.machine.SetRuntime(s.runtimes.condition())
+		s.sweepAgain(len(failed))
+		s.wakeAll()
+		s.machine.LookSoon()
+	}
+}
+
+// sweepAgain clears away what runtimes that did not answer kept from it, once they do.
+func (s *set) sweepAgain(failed int) {
+	s.mu.Lock()
+	sweep := s.swept && len(s.runtimes.kinds(true)) < failed // else the first one is still to come
+	s.mu.Unlock()
+	if sweep {
+		s.part.Go(s.sweep)
+	}
+}
+
+// sweepOnce clears away what no plan names, the first time that it is called.
+func (s *set) sweepOnce() {
+	s.mu.Lock()
+	first := !s.swept
+	s.swept = true
+	s.mu.Unlock()
+	if first {
+		s.part.Go(s.sweep)
+	}
+}
+
+// wake has an instance look after itself again.
+func (s *set) wake(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if in := s.instances[id]; in != nil && !in.st.get().Leaving {
+		base.Kick(in.changed)
+	}
+}
+
+func (s *set) wakeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, in := range s.instances {
+		base.Kick(in.changed)
+	}
+}
+
+// expect keeps the instances of a plan that is being taken up from being swept.
+func (s *set) expect(list []onpath.InstancePlan) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expected = map[string]bool{}
+	for _, p := range list {
+		s.expected[instanceID(s.part.Node, p)] = true
+	}
+}
+
+// want starts the instances that a plan names, and dismisses all others.
+func (s *set) want(list []onpath.InstancePlan) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wanted, s.expected = map[string]onpath.InstancePlan{}, nil
+	for _, p := range list {
+		s.wanted[instanceID(s.part.Node, p)] = p
+	}
+	for id, in := range s.instances {
+		if _, ok := s.wanted[id]; !ok && in.st.leave() {
+			in.stop()
+		}
+	}
+	for id, p := range s.wanted {
+		in, ok := s.instances[id]
+		switch {
+		case !ok:
+			s.begin(id, p)
+		case in.st.succeed(p): // named again while it goes: another one begins behind it
+		default:
+			s.last++
+			if in.st.update(p, s.last) {
+				base.Kick(in.changed)
+			}
+		}
+	}
+}
+
+// names reports whether the wanted plan has the instance. One that it has not is
+// dismissed, but a moment after the plan has come.
+func (s *set) names(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.wanted[id]
+	return ok
+}
+
+// begin takes up an instance. Callers hold mu.
+func (s *set) begin(id string, p onpath.InstancePlan) {
+	ctx, stop := context.WithCancel(s.part.Context())
+	s.last++
+	in := &instance{
+		id: id, s: s, stop: stop,
+		changed: make(chan struct{}, 1), looked: make(chan struct{}),
+		kept: s.punts.NewKept(p.Tenant),
+		rec:  record{ID: id, Tenant: p.Tenant, Name: p.Name, Kind: p.Spec.Kind(), Boot: s.boot},
+	}
+	in.st.part = s.part
+	in.st.fact = Fact{ID: id, Number: s.last, Drains: s.last, Plan: p, State: onpath.InstanceStarting, Since: s.part.Clock.Now()}
+	s.instances[id] = in
+	s.part.Go(func(context.Context) {
+		defer stop()
+		in.live(ctx)
+	})
+}
+
+// stoppedReport is the last word about an instance that is gone.
+type stoppedReport struct {
+	report onpath.InstanceReport
+	until  time.Time
+}
+
+// stoppedFor is how long an instance that is gone stays in reports, so that one
+// lost report does not matter.
+const stoppedFor = 5 * onpath.ReportEvery
+
+// forget takes a stopped instance out, reports it a last time, and begins its
+// successor if the plan has named it again meanwhile.
+func (s *set) forget(in *instance) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in.kept.Empty()
+	s.punts.Forget(in.rec.Vports)
+	delete(s.instances, in.id)
+	in.st.mu.Lock()
+	f, successor := in.st.fact, in.st.successor
+	in.st.mu.Unlock()
+	s.meters.forget(f.Number)
+	if successor != nil {
+		s.begin(in.id, *successor)
+		return
+	}
+	now := s.part.Clock.Now()
+	if f.Lease() { // no server asked for it
+		return
+	}
+	s.stopped = append(s.stopped, stoppedReport{until: now.Add(stoppedFor), report: onpath.InstanceReport{
+		Name: f.Plan.Name, Tenant: f.Plan.Tenant, State: onpath.InstanceStopped, Restarts: f.Restarts, Since: now,
+	}})
+	base.Kick(s.part.ReportDue)
+}
+
+// gone are the last reports of instances that are gone.
+func (s *set) gone() (list []onpath.InstanceReport) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.part.Clock.Now()
+	s.stopped = slices.DeleteFunc(s.stopped, func(s stoppedReport) bool { return !now.Before(s.until) })
+	for _, x := range s.stopped {
+		list = append(list, x.report)
+	}
+	return list
+}
+
+// facts are how all instances are.
+func (s *set) facts() []Fact {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]Fact, 0, len(s.instances))
+	for _, in := range s.instances {
+		list = append(list, in.st.get())
+	}
+	return list
+}
+
+// readings are what is to be metered: of one instance, or of all where nil.
+func (s *set) readings(only *instance) (r readings) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.wanted != nil {
+		r.There = map[string]bool{}
+	}
+	for _, in := range s.instances {
+		f := in.st.get()
+		if f.Lease() {
+			continue // nobody is billed for it, and all publishers' instances have one UID
+		}
+		if r.There != nil {
+			r.There[f.Plan.UID] = true
+		}
+		if only == nil || in == only {
+			r.List = append(r.List, metered{f.Number, f.Plan, f.Process, f.Vports()})
+		}
+	}
+	return r
+}
+
+// awaitLooked waits until every instance's devices have been looked at once, so
+// that the first configuration takes away no vport that lives.
+func (s *set) awaitLooked(ctx context.Context) {
+	s.mu.Lock()
+	all := slices.Collect(maps.Values(s.instances))
+	s.mu.Unlock()
+	for _, in := range all {
+		select {
+		case <-in.looked:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// find looks an instance up by "tenant/name". One that goes is found too, if no
+// successor has its name.
+func (s *set) find(name string) (*instance, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var going *instance
+	for _, in := range s.instances {
+		f := in.st.get()
+		switch {
+		case f.Name() != name:
+		case !f.Leaving:
+			return in, nil
+		default:
+			going = in
+		}
+	}
+	if going == nil {
+		return nil, onpath.Errorf(onpath.CodeNotFound, "there is no instance %s on node %s", name, s.part.Node)
+	}
+	return going, nil
+}
+
+// fact is how one instance is.
+func (s *set) fact(name string) (Fact, error) {
+	in, err := s.find(name)
+	if err != nil {
+		return Fact{}, err
+	}
+	return in.st.get(), nil
+}
+
+// exec runs a command in an instance.
+func (s *set) exec(ctx context.Context, e onpath.ExecRequest, stream io.ReadWriter) error {
+	in, err := s.find(e.Instance)
+	if err != nil {
+		return err
+	}
+	rt, err := in.runtime()
+	if err != nil {
+		return err
+	}
+	return session.ServeExec(ctx, stream, func(ctx context.Context, x session.ExecIO) (int, error) {
+		spec := onpath.ExecSpec{Command: e.Command, Stdout: x.Stdout, Stderr: x.Stderr, TTY: e.TTY, Resize: x.Resize}
+		if e.Stdin {
+			spec.Stdin = x.Stdin
+		}
+		return rt.Exec(ctx, in.id, spec)
+	})
+}
+
+// logs copies what an instance has printed.
+func (s *set) logs(ctx context.Context, l onpath.LogsRequest, w io.Writer) error {
+	in, err := s.find(l.Instance)
+	if err != nil {
+		return err
+	}
+	v := l.View(time.Now())
+	if l.Previous {
+		return in.previousLog(v, w)
+	}
+	rt, err := in.runtime()
+	if err != nil {
+		return err
+	}
+	return rt.Logs(ctx, in.id, v, l.Follow, w)
+}
