@@ -34,6 +34,8 @@ var rules = []struct {
 	{"store", []string{"control", "api", "plan", "node", "cli", "cmd"}, "a store keeps objects and knows nobody who uses it"},
 	{"node", []string{"control", "plan", "store", "lab", "cli", "cmd", "datapath", "runtime", "demo"}, "the agent is the other role; it knows drivers by their interface"},
 	{"api", []string{"control", "plan", "store/etcd", "node", "datapath", "runtime", "lab", "cli", "cmd", "demo"}, "the API decides nothing"},
+	{"api/router", apiParts, "what the parts of the API stand on knows none of them"},
+	{"api/rights", append([]string{"api/router"}, apiParts...), "who may do what is decided before any part is asked"},
 	{"runtime", []string{"datapath", "node", "control", "plan", "api", "store", "lab", "cli", "cmd"}, "a runtime runs processes; who wants them is not its business"},
 	{"datapath", []string{"runtime", "node", "control", "plan", "api", "store", "lab", "cli", "cmd"}, "the data path takes a configuration and nothing else"},
 	{"datapath/ebpf", []string{"datapath/fake"}, "drivers do not know each other"},
@@ -50,6 +52,9 @@ var rules = []struct {
 	{"web", []string{"*"}, "the pages speak to the API as any client does"},
 	{"internal", []string{"api", "control", "plan", "node", "store", "datapath", "runtime", "lab", "cli", "cmd", "demo"}, "small helpers are below the parts, not above"},
 }
+
+// apiParts are the parts of the API: each registers its routes, and knows no other.
+var apiParts = []string{"api/change", "api/join", "api/nodes", "api/questions", "api/registry", "api/reservations", "api/resources", "api/streams"}
 
 // leaves are folders that nothing imports but those that by names, and why.
 var leaves = map[string]struct {
@@ -157,6 +162,9 @@ func TestForbiddenImports(t *testing.T) {
 		for _, imp := range f.ast.Imports {
 			p, _ := strconv.Unquote(imp.Path.Value)
 			local, inModule := strings.CutPrefix(p, module+"/")
+			if inModule && slices.Contains(apiParts, f.dir) && slices.Contains(apiParts, local) {
+				t.Errorf("%s imports %s: parts of the API do not know each other; the server gives each what it needs", fset.Position(imp.Pos()), p)
+			}
 			if d := driverOf(local); inModule && d != "" && driverOf(f.dir) != "" && d != driverOf(f.dir) && d != "runtimetest" {
 				t.Errorf("%s imports %s: drivers do not know each other", fset.Position(imp.Pos()), p)
 			}

@@ -27,9 +27,6 @@ const (
 // no type may be added.
 var wideTypes = map[string]size{
 	"onpath.validation":             {62, 2, 0},
-	"api.Server":                    {104, 9, 0},
-	"api.reservationList":           {106, 1, 0},
-	"api.secrets":                   {107, 1, 0},
 	"api/client.Client":             {64, 8, 0},
 	"bench.poolWork":                {78, 6, 0},
 	"bench.Run":                     {75, 7, 0},
@@ -63,8 +60,6 @@ var wideTypes = map[string]size{
 var wideEmbeds = map[string]bool{
 	"onpath.Prefix embeds net/netip.Prefix":                            true,
 	"accel.socket embeds os.File":                                      true,
-	"api.reservationList embeds api.Server":                            true,
-	"api.secrets embeds api.Server":                                    true,
 	"bench.churnSite embeds bench.site":                                true,
 	"bench.deployment embeds bench.site":                               true,
 	"bench.poolWork embeds bench.Run":                                  true,
@@ -377,4 +372,79 @@ func TestTypesOfTheRoot(t *testing.T) {
 		}
 	}
 	ratchetNumber(t, "exported types of the root", mostRootTypes, n, slack, "a type that one part alone uses stands in that part")
+}
+
+// giants are types that have been cut into parts, by the folder in which the parts are put
+// together.
+var giants = map[string]string{"api": "Server"}
+
+// TestPartsReachNothingBack: a part has what stands in its Deps, and none of it is the type
+// that puts the parts together, or a method of it, by which its fields could be reached.
+func TestPartsReachNothingBack(t *testing.T) {
+	files, fset := parseAll(t)
+	for dir, giant := range giants {
+		literals := 0
+		for _, f := range files {
+			if f.dir != dir || strings.HasSuffix(f.name, "_test.go") {
+				continue
+			}
+			for _, d := range f.ast.Decls {
+				fn, ok := d.(*ast.FuncDecl)
+				if !ok || fn.Recv == nil || receiver(fn.Recv.List[0].Type) != giant || len(fn.Recv.List[0].Names) == 0 {
+					continue
+				}
+				self := fn.Recv.List[0].Names[0].Name
+				ast.Inspect(fn, func(n ast.Node) bool {
+					lit, ok := n.(*ast.CompositeLit)
+					if s, isSel := typeOf(lit, ok).(*ast.SelectorExpr); !isSel || s.Sel.Name != "Deps" {
+						return true
+					}
+					literals++
+					for _, e := range lit.Elts {
+						value := e.(*ast.KeyValueExpr).Value
+						if s, ok := value.(*ast.SelectorExpr); isNamed(value, self) || ok && isNamed(s.X, self) && methodNames(files, dir, giant)[s.Sel.Name] {
+							t.Errorf("%s: a part gets its way back to %s: give it an interface of another part, or a value", fset.Position(e.Pos()), giant)
+						}
+					}
+					return true
+				})
+			}
+		}
+		if literals == 0 {
+			t.Errorf("%s/ gives no part its Deps", dir)
+		}
+	}
+}
+
+func typeOf(lit *ast.CompositeLit, ok bool) ast.Expr {
+	if !ok {
+		return nil
+	}
+	return lit.Type
+}
+
+// receiver is the name of a receiver's type.
+func receiver(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return receiver(e.X)
+	case *ast.IndexExpr:
+		return receiver(e.X)
+	case *ast.Ident:
+		return e.Name
+	}
+	return "?"
+}
+
+// methodNames are those of the methods that a folder declares of a type.
+func methodNames(files []goFile, dir, typ string) map[string]bool {
+	names := map[string]bool{}
+	for _, f := range files {
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && f.dir == dir && fn.Recv != nil && receiver(fn.Recv.List[0].Type) == typ {
+				names[fn.Name.Name] = true
+			}
+		}
+	}
+	return names
 }

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"sync"
@@ -19,10 +18,13 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/change"
 	"github.com/onpath/onpath/api/join"
 	"github.com/onpath/onpath/api/nodes"
 	"github.com/onpath/onpath/api/questions"
 	"github.com/onpath/onpath/api/registry"
+	"github.com/onpath/onpath/api/reservations"
+	"github.com/onpath/onpath/api/resources"
 	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/api/streams"
@@ -31,23 +33,25 @@ import (
 
 // Controller takes the decisions. Package control implements it.
 type Controller interface {
-	// Check refuses changes that contradict each other or what is stored: a
-	// reference to nothing, ambiguous chains, an object that others need. Each
-	// changed object has passed its own Validate. The error is best an
-	// onpath.Errors. With force a node that is away may go whatever it had; the
-	// changes must then be nothing but deletions of nodes.
-	Check(ctx context.Context, changes []onpath.Change, force bool) (notes []string, err error)
-	// Preview says what changes would do, without doing it.
-	Preview(ctx context.Context, changes []onpath.Change) (*onpath.Preview, error)
-	// VerifyChange proves what would follow from changes; the error says which
-	// flow would go astray.
-	VerifyChange(ctx context.Context, changes []onpath.Change) error
-	// Tell keeps an event about an object.
-	Tell(about onpath.Key, reason, message string, warning bool)
-	// Ready says why the controller does not work; nil if it does.
-	Ready(ctx context.Context) error
+	change.Planner
 	questions.Planner
 	nodes.Counters
+	// Ready says why the controller does not work; nil if it does.
+	Ready(ctx context.Context) error
+}
+
+// Pool admits reservations and keeps the accounts. Package control/pool implements it.
+type Pool interface {
+	change.Pool
+	reservations.Pool
+	// Held says why a leap of the clock holds all decisions; nil: they go on.
+	Held() error
+}
+
+// Past is what the files of closed days hold. Package control/pool implements it.
+type Past interface {
+	reservations.Past
+	resources.Past
 }
 
 // Admission says what nodes are given.
@@ -117,18 +121,15 @@ type Options struct {
 	Clock   onpath.Clock // default time.Now
 }
 
-// Server is the API. Handlers come from Local and Remote.
+// Server is the API: its parts, the router that they have registered their routes with, and
+// the listeners. Handlers come from Local and Remote.
 type Server struct {
 	o       Options
 	log     *slog.Logger
 	router  *router.Router
 	images  *registry.Registry
-	pending *pending
+	changes *change.Changes
 	metrics *metrics
-
-	join *join.Join
-
-	writing turns // Check and Write belong together
 }
 
 // New makes a server. Run does its work in the background.
@@ -150,19 +151,6 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{o: o, log: o.Logger}
 	var err error
-	images := registry.Deps{Dir: o.Dir, Quota: o.ImageQuota, Used: s.usedImages, Log: o.Logger, Clock: o.Clock}
-	if o.Admission != nil {
-		images.Planned = o.Admission.NodeMayPull
-	}
-	if s.images, err = registry.New(images); err != nil {
-		return nil, err
-	}
-	if s.pending, err = openPending(context.Background(), o.Store, o.Logger); err != nil {
-		return nil, err
-	}
-	if left, _ := filepath.Glob(filepath.Join(o.Dir, unconfirmed+"*.json")); len(left) > 0 {
-		s.log.Warn("changes of an older version that were not confirmed are kept: remove their files", "files", left)
-	}
 	if s.metrics, err = newMetrics(o.Metrics, o.Hub, o.StoreUse, o.Pool); err != nil {
 		return nil, err
 	}
@@ -170,8 +158,7 @@ func New(o Options) (*Server, error) {
 		reflect.TypeFor[onpath.Endpoints]():     reflect.TypeFor[endpointsSchema](),
 		reflect.TypeFor[onpath.ScalingMetric](): reflect.TypeFor[scalingMetricSchema](),
 	})
-	s.routes()
-	return s, nil
+	return s, s.parts()
 }
 
 func (s *Server) routerOptions() router.Options {
@@ -186,7 +173,7 @@ func (s *Server) routerOptions() router.Options {
 // refers to, until ctx ends.
 func (s *Server) Run(ctx context.Context) {
 	var wg sync.WaitGroup
-	wg.Go(func() { s.undoUnconfirmed(ctx) })
+	wg.Go(func() { s.changes.Run(ctx) })
 	wg.Go(func() { s.images.Run(ctx) })
 	wg.Wait()
 }

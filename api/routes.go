@@ -9,54 +9,10 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
-	"github.com/onpath/onpath/api/join"
-	"github.com/onpath/onpath/api/nodes"
-	"github.com/onpath/onpath/api/questions"
 	"github.com/onpath/onpath/api/rights"
 	"github.com/onpath/onpath/api/router"
-	"github.com/onpath/onpath/api/streams"
 	"github.com/onpath/onpath/api/wire"
 )
-
-// routes builds the whole interface, and its OpenAPI description with it.
-func (s *Server) routes() {
-	registerObjects[*onpath.Tenant](s, onpath.KindTenant)
-	registerObjects[*onpath.Cloudlet](s, onpath.KindCloudlet)
-	registerObjects[*onpath.Node](s, onpath.KindNode)
-	registerObjects[*onpath.Hosts](s, onpath.KindHosts)
-	registerObjects[*onpath.Function](s, onpath.KindFunction)
-	registerObjects[*onpath.Deployment](s, onpath.KindDeployment)
-	registerObjects[*onpath.Chain](s, onpath.KindChain)
-	registerObjects[*onpath.Measurement](s, onpath.KindMeasurement)
-	registerObjects[*onpath.Accelerator](s, onpath.KindAccelerator)
-	registerObjects[*onpath.Instance](s, onpath.KindInstance)
-	registerObjects[*onpath.Lease](s, onpath.KindLease)
-	registerObjects[*onpath.Event](s, onpath.KindEvent)
-	registerObjects[*onpath.PriceList](s, onpath.KindPriceList)
-	reservationList{s}.register()
-	registerItem[*onpath.Reservation](s, onpath.KindReservation)
-	registerObjects[*onpath.PrefixClaim](s, onpath.KindPrefixClaim)
-	registerObjects[*onpath.Webhook](s, onpath.KindWebhook)
-	registerObjects[*onpath.Service](s, onpath.KindService)
-	registerWebhookState(s)
-	registerObjects[*onpath.Secret](s, onpath.KindSecret)
-	secrets{s}.register()
-	s.registerReservations()
-	s.registerApply()
-	s.registerConfirm()
-	s.registerHealth()
-	s.router.Stream("/v1/backup", "backup", "All that the server keeps, as a tar file; for operators on its own machine",
-		"application/x-tar", s.backup, router.Boolean("images", "the images that were pushed, too"))
-	questions.Register(s.router, questions.Deps{Planner: s.o.Controller})
-	nodes.Register(s.router, nodes.Deps{Store: s.o.Store, Hub: s.o.Hub, Counters: s.o.Controller, Authority: s.o.Authority, Log: s.log})
-	streams.Register(s.router, streams.Deps{Store: s.o.Store, Notifications: s.o.Notifications, Public: s.o.Log,
-		Watches: s.metrics.watches, Clock: s.o.Clock})
-	s.join = join.Register(s.router, join.Deps{Store: s.o.Store, Authority: s.o.Authority, Admission: s.o.Admission, Hub: s.o.Hub,
-		Notifications: s.o.Notifications, Address: s.o.Address, Log: s.log})
-	s.images.Register(s.router)
-	s.router.Handle("GET /metrics", "metrics", s.serveMetrics)
-	s.router.HandleOwn("/", func(w http.ResponseWriter, r *http.Request) { s.router.Fail(w, r, nothingThere(r)) })
-}
 
 // nothingThere says why a request finds no handler.
 func nothingThere(r *http.Request) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/api"
+	"github.com/onpath/onpath/api/change"
 	"github.com/onpath/onpath/api/wire"
 	"github.com/onpath/onpath/cli/config"
 	"github.com/onpath/onpath/store/etcd"
@@ -120,11 +120,11 @@ func restore(file, dir string) (about wire.Backup, err error) {
 		e.Remedy = "name a file that onpath backup wrote"
 		return about, e
 	}
-	snapshot := filepath.Join(draft, api.BackupStore)
+	snapshot := filepath.Join(draft, change.BackupStore)
 	if err := etcd.Restore(filepath.Join(draft, "store"), snapshot); err != nil {
 		return about, err
 	}
-	if err := errors.Join(os.Remove(snapshot), os.Remove(filepath.Join(draft, api.BackupAbout))); err != nil {
+	if err := errors.Join(os.Remove(snapshot), os.Remove(filepath.Join(draft, change.BackupAbout))); err != nil {
 		return about, err
 	}
 	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -173,10 +173,10 @@ func unpack(f io.Reader, dir string) (about wire.Backup, err error) {
 		}
 		found[h.Name] = true
 	}
-	if !found[api.BackupAbout] || !found[api.BackupStore] {
+	if !found[change.BackupAbout] || !found[change.BackupStore] {
 		return about, errors.New("it has no store")
 	}
-	data, err := os.ReadFile(filepath.Join(dir, api.BackupAbout))
+	data, err := os.ReadFile(filepath.Join(dir, change.BackupAbout))
 	if err != nil {
 		return about, err
 	}

@@ -36,6 +36,9 @@ func New(secret []byte) *Box {
 	return &Box{aead: aead, numbers: derive("nonce")}
 }
 
+// Place is where alone the value under a key of a secret opens.
+func Place(tenant, name, key string) string { return tenant + "/" + name + "/" + key }
+
 const version = "v1:"
 
 // Seal seals a value for one place, where alone it can be opened. One value of one place

@@ -1,4 +1,4 @@
-package api
+package change
 
 import (
 	"context"
@@ -11,13 +11,13 @@ import (
 
 // inspect reads the code that a function brings, and records in its status what it is.
 // Nothing is loaded: nodes ask their kernels.
-func (s *Server) inspect(o onpath.Object) (err error) {
+func (s *examiner) inspect(o onpath.Object) (err error) {
 	f, ok := o.(*onpath.Function)
 	if !ok {
 		return nil
 	}
 	f.Status = onpath.FunctionStatus{}
-	if c := s.o.Functions[f.Spec.Kind()]; c != nil {
+	if c := s.d.Functions[f.Spec.Kind()]; c != nil {
 		f.Status, err = c.Inspect(&f.Spec)
 	}
 	return err
@@ -25,7 +25,7 @@ func (s *Server) inspect(o onpath.Object) (err error) {
 
 // checkConfig checks what o has functions told: its own if it is one, and those that it
 // refers to, as they are among puts or in the store.
-func (s *Server) checkConfig(ctx context.Context, o onpath.Object, puts []onpath.Object) (err error) {
+func (s *examiner) checkConfig(ctx context.Context, o onpath.Object, puts []onpath.Object) (err error) {
 	var errs onpath.Errors
 	refer := func(r onpath.Ref, env onpath.Env, with map[string]onpath.File, at string) error {
 		f, err := s.functionOf(ctx, r, o.Meta().Tenant, puts)
@@ -55,8 +55,8 @@ func (s *Server) checkConfig(ctx context.Context, o onpath.Object, puts []onpath
 
 // check finds what is wrong with each value of a function by itself: the rest may stand
 // elsewhere. Values and files stand at these fields of the object.
-func (s *Server) check(spec *onpath.FunctionSpec, config, files string) (errs onpath.Errors) {
-	c := s.o.Functions[spec.Kind()]
+func (s *examiner) check(spec *onpath.FunctionSpec, config, files string) (errs onpath.Errors) {
+	c := s.d.Functions[spec.Kind()]
 	if c == nil {
 		return nil
 	}
@@ -75,12 +75,12 @@ func (s *Server) check(spec *onpath.FunctionSpec, config, files string) (errs on
 
 // checkAdded finds what is wrong with the values that stand at a field and are added to
 // a function's own; and then what is wrong with both only where they stand together.
-func (s *Server) checkAdded(spec *onpath.FunctionSpec, env onpath.Env, with map[string]onpath.File, at string) (errs onpath.Errors) {
+func (s *examiner) checkAdded(spec *onpath.FunctionSpec, env onpath.Env, with map[string]onpath.File, at string) (errs onpath.Errors) {
 	added := spec.Fixed().With(env, with)
 	if errs = s.check(&added, at+".env", at+".files"); len(errs) > 0 {
 		return errs
 	}
-	c := s.o.Functions[spec.Kind()]
+	c := s.d.Functions[spec.Kind()]
 	if c == nil || c.CheckConfig(spec, false) != nil {
 		return nil // said when the function is applied
 	}
@@ -106,7 +106,7 @@ func (s *Server) checkAdded(spec *onpath.FunctionSpec, env onpath.Env, with map[
 }
 
 // functionOf is the function that r names; nil if there is none that the tenant may use.
-func (s *Server) functionOf(ctx context.Context, r onpath.Ref, tenant string, puts []onpath.Object) (*onpath.FunctionSpec, error) {
+func (s *examiner) functionOf(ctx context.Context, r onpath.Ref, tenant string, puts []onpath.Object) (*onpath.FunctionSpec, error) {
 	k := onpath.Key{Kind: onpath.KindFunction}
 	k.Tenant, k.Name = r.Resolve(tenant)
 	for _, o := range puts {
@@ -114,7 +114,7 @@ func (s *Server) functionOf(ctx context.Context, r onpath.Ref, tenant string, pu
 			return &f.Spec, nil
 		}
 	}
-	o, err := s.current(ctx, k)
+	o, err := currentOf(ctx, s.d.Store, k)
 	if f, ok := o.(*onpath.Function); ok && err == nil && (f.Spec.Shared || k.Tenant == tenant) {
 		return &f.Spec, nil
 	}

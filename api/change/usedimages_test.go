@@ -1,4 +1,4 @@
-package api
+package change
 
 import (
 	"encoding/json"
@@ -23,21 +23,21 @@ func TestUsedImages(t *testing.T) {
 		return f
 	}
 	log := slog.New(slog.DiscardHandler)
-	s := &Server{log: log, o: Options{Store: mem.New(mem.Options{Keep: 100}), Clock: time.Now}}
-	var err error
-	if s.pending, err = openPending(t.Context(), s.o.Store, log); err != nil {
+	store := mem.New(mem.Options{Keep: 100})
+	s, err := New(t.Context(), Deps{Store: store, Log: log, Clock: time.Now, Dir: t.TempDir()})
+	if err != nil {
 		t.Fatal(err)
 	}
 	now, was := function("now"), function("was")
 	k := onpath.KeyOf(now)
-	if _, err := s.o.Store.Write(t.Context(), onpath.Batch{Changes: []onpath.Change{{Key: k, Object: now}}}); err != nil {
+	if _, err := store.Write(t.Context(), onpath.Batch{Changes: []onpath.Change{{Key: k, Object: now}}}); err != nil {
 		t.Fatal(err)
 	}
-	s.noteHistory(t.Context(), "somebody", []changed{{change: onpath.Change{Key: k, Object: was},
+	s.writer.history.note(t.Context(), "somebody", []changed{{change: onpath.Change{Key: k, Object: was},
 		result: wire.ObjectChange{Action: wire.Created}}})
 	before, _ := json.Marshal(function("waits"))
-	s.pending.open["id"] = undo{Pending: wire.Pending{ID: "id"}, Steps: []undoStep{{Before: before}}}
-	images, err := s.usedImages(t.Context())
+	s.writer.pending.open["id"] = undo{Pending: wire.Pending{ID: "id"}, Steps: []undoStep{{Before: before}}}
+	images, err := s.UsedImages(t.Context())
 	if slices.Sort(images); err != nil || !slices.Equal(images, []string{"now", "waits", "was"}) {
 		t.Errorf("used are %v (%v)", images, err)
 	}

@@ -1,10 +1,7 @@
-package api
+package resources
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"io"
 	"net/http"
 	"reflect"
 	"strconv"
@@ -44,7 +41,7 @@ type deleteInput struct {
 type changeOutput struct{ Body wire.ObjectChange }
 
 // registerObjects adds the operations of one kind.
-func registerObjects[T onpath.Object](s *Server, kind onpath.Kind) {
+func registerObjects[T onpath.Object](s *Resources, kind onpath.Kind) {
 	base := "/v1/" + kind.Plural()
 	router.Register(s.router, router.Operation(http.MethodGet, base, "list-"+kind.Plural(), "List "+kind.Plural()),
 		func(ctx context.Context, in *listInput) (*listOutput[T], error) {
@@ -61,7 +58,7 @@ func registerObjects[T onpath.Object](s *Server, kind onpath.Kind) {
 	registerItem[T](s, kind)
 }
 
-func registerItem[T onpath.Object](s *Server, kind onpath.Kind) {
+func registerItem[T onpath.Object](s *Resources, kind onpath.Kind) {
 	path := "/v1/" + kind.Plural() + "/{name}"
 	if kind.Tenanted() {
 		path = "/v1/" + kind.Plural() + "/{tenant}/{name}"
@@ -74,9 +71,9 @@ func registerItem[T onpath.Object](s *Server, kind onpath.Kind) {
 	router.Register(s.router, router.ItemOperation(http.MethodGet, path, "get-"+one, "Read one of the "+kind.Plural()),
 		func(ctx context.Context, in *router.Item) (*objectOutput[T], error) {
 			k := in.Key(kind)
-			o, err := s.o.Store.Get(ctx, k)
+			o, err := s.d.Store.Get(ctx, k)
 			if err != nil {
-				o, err = ended(ctx, s.o.Past, k, err)
+				o, err = ended(ctx, s.d.Past, k, err)
 			}
 			if err != nil {
 				return nil, s.madeByChain(ctx, k, err)
@@ -110,12 +107,12 @@ func registerItem[T onpath.Object](s *Server, kind onpath.Kind) {
 		})
 }
 
-func (s *Server) list(ctx context.Context, kind onpath.Kind, tenant string) ([]onpath.Object, int64, error) {
+func (s *Resources) list(ctx context.Context, kind onpath.Kind, tenant string) ([]onpath.Object, int64, error) {
 	tenant = rights.ScopeTenant(ctx, tenant)
 	if kind.Tenanted() {
-		return s.o.Store.List(ctx, kind, tenant)
+		return s.d.Store.List(ctx, kind, tenant)
 	}
-	list, revision, err := s.o.Store.List(ctx, kind, "")
+	list, revision, err := s.d.Store.List(ctx, kind, "")
 	if kind == onpath.KindTenant && tenant != "" {
 		kept := list[:0]
 		for _, o := range list {
@@ -128,8 +125,8 @@ func (s *Server) list(ctx context.Context, kind onpath.Kind, tenant string) ([]o
 	return list, revision, err
 }
 
-func (s *Server) put(ctx context.Context, k onpath.Key, ifMatch string, body []byte) (onpath.Object, error) {
-	o, err := decode(body)
+func (s *Resources) put(ctx context.Context, k onpath.Key, ifMatch string, body []byte) (onpath.Object, error) {
+	o, err := router.DecodeObject(body)
 	if err != nil {
 		return nil, err
 	}
@@ -145,23 +142,23 @@ func (s *Server) put(ctx context.Context, k onpath.Key, ifMatch string, body []b
 	}
 	version, err := version(ifMatch, m.Version)
 	if err == nil && ifMatch == "*" { // whatever is there, and something is
-		_, err = s.o.Store.Get(ctx, k)
+		_, err = s.d.Store.Get(ctx, k)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := s.change(ctx, changeSet{puts: []onpath.Object{o}, version: version}); err != nil {
+	if err := s.d.Changes.Put(ctx, o, version); err != nil {
 		return nil, err
 	}
 	return o, nil
 }
 
-func (s *Server) remove(ctx context.Context, k onpath.Key, ifMatch string, force bool) (wire.ObjectChange, error) {
+func (s *Resources) remove(ctx context.Context, k onpath.Key, ifMatch string, force bool) (wire.ObjectChange, error) {
 	version, err := version(ifMatch, 0)
 	if err != nil {
 		return wire.ObjectChange{}, err
 	}
-	if _, _, err := s.change(ctx, changeSet{deletes: []onpath.Key{k}, version: version, mustExist: true, force: force}); err != nil {
+	if err := s.d.Changes.Remove(ctx, k, version, force); err != nil {
 		return wire.ObjectChange{}, s.madeByChain(ctx, k, err)
 	}
 	return wire.ObjectChange{ObjectRef: wire.RefOf(k), Action: wire.Deleted}, nil
@@ -169,11 +166,11 @@ func (s *Server) remove(ctx context.Context, k onpath.Key, ifMatch string, force
 
 // madeByChain explains why a deployment is not there, or is no user's to delete,
 // when it is one that a chain's short form makes: such have no object.
-func (s *Server) madeByChain(ctx context.Context, k onpath.Key, err error) error {
+func (s *Resources) madeByChain(ctx context.Context, k onpath.Key, err error) error {
 	if k.Kind != onpath.KindDeployment || onpath.CodeOf(err) != onpath.CodeNotFound {
 		return err
 	}
-	chains, _, listErr := s.o.Store.List(ctx, onpath.KindChain, k.Tenant)
+	chains, _, listErr := s.d.Store.List(ctx, onpath.KindChain, k.Tenant)
 	if listErr != nil {
 		return err // what is known is enough to answer
 	}
@@ -196,34 +193,6 @@ func (s *Server) madeByChain(ctx context.Context, k onpath.Key, err error) error
 		}
 	}
 	return err
-}
-
-// decode reads one object strictly: an unknown field is an error.
-func decode(body []byte) (onpath.Object, error) {
-	var t onpath.TypeMeta
-	if err := json.Unmarshal(body, &t); err != nil {
-		return nil, router.BadJSON("the object", err)
-	}
-	if t.APIVersion != onpath.APIVersion {
-		e := onpath.Errorf(onpath.CodeInvalid, "apiVersion is %q", t.APIVersion)
-		e.Field, e.Remedy = "apiVersion", "write "+onpath.APIVersion
-		return nil, e
-	}
-	o, err := onpath.New(t.Kind)
-	if err != nil {
-		return nil, err
-	}
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	if err := d.Decode(o); err != nil {
-		e := router.BadJSON("", err)
-		e.Object = onpath.KeyOf(o).String()
-		return nil, e
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, onpath.Errorf(onpath.CodeInvalid, "there is something behind the object")
-	}
-	return o, nil
 }
 
 func etag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }

@@ -1,4 +1,4 @@
-package api
+package change
 
 import (
 	"context"
@@ -17,25 +17,25 @@ type changeID struct {
 	ID string `path:"id"`
 }
 
-func (s *Server) registerConfirm() {
-	router.RegisterSmall(s.router, http.MethodGet, "/v1/confirm", "list-unconfirmed",
+func (s *undoer) registerConfirm(rt *router.Router) {
+	router.RegisterSmall(rt, http.MethodGet, "/v1/confirm", "list-unconfirmed",
 		"Applies that wait for their confirmation, the one that is undone first before others", s.listUnconfirmed)
-	router.RegisterSmall(s.router, http.MethodPost, "/v1/confirm/{id}", "confirm",
+	router.RegisterSmall(rt, http.MethodPost, "/v1/confirm/{id}", "confirm",
 		"Keep an apply that waits for its confirmation", s.confirm)
-	router.RegisterSmall(s.router, http.MethodDelete, "/v1/confirm/{id}", "undo",
+	router.RegisterSmall(rt, http.MethodDelete, "/v1/confirm/{id}", "undo",
 		"Undo an apply that waits for its confirmation, now", s.undoNow)
 }
 
-func (s *Server) listUnconfirmed(ctx context.Context, _ *struct{}) (*router.Body[[]wire.Unconfirmed], error) {
+func (s *undoer) listUnconfirmed(ctx context.Context, _ *struct{}) (*router.Body[[]wire.Unconfirmed], error) {
 	who := rights.WhoIs(ctx)
 	all := s.pending.list()
 	return router.NewBody(slices.DeleteFunc(all,
 		func(u wire.Unconfirmed) bool { return mayConfirm(who, u.Pending) != nil })), nil
 }
 
-func (s *Server) confirm(ctx context.Context, in *changeID) (*struct{}, error) {
-	s.writing.take(rights.WhoIs(ctx).Tenant) // what is being undone cannot be kept any more
-	defer s.writing.pass()
+func (s *undoer) confirm(ctx context.Context, in *changeID) (*struct{}, error) {
+	s.writer.writing.take(rights.WhoIs(ctx).Tenant) // what is being undone cannot be kept any more
+	defer s.writer.writing.pass()
 	u, ok := s.pending.get(in.ID)
 	if !ok {
 		return nil, notPending(in.ID)
@@ -47,7 +47,7 @@ func (s *Server) confirm(ctx context.Context, in *changeID) (*struct{}, error) {
 	return nil, s.pending.confirm(context.WithoutCancel(ctx), u)
 }
 
-func (s *Server) undoNow(ctx context.Context, in *changeID) (*router.Body[wire.Undone], error) {
+func (s *undoer) undoNow(ctx context.Context, in *changeID) (*router.Body[wire.Undone], error) {
 	who := rights.WhoIs(ctx)
 	// Whoever gives up now could not know whether it was undone.
 	done, err := s.undo(context.WithoutCancel(ctx), in.ID, "was taken back by "+who.URI(),

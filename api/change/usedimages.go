@@ -1,4 +1,4 @@
-package api
+package change
 
 import (
 	"context"
@@ -6,18 +6,18 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// usedImages are those of functions, and of such as an unconfirmed change or a rollback may
+// UsedImages are those of functions, and of such as an unconfirmed change or a rollback may
 // bring back.
-func (s *Server) usedImages(ctx context.Context) ([]string, error) {
-	used := s.pending.images() // first: what is undone meanwhile is in the store by then
-	list, _, err := s.o.Store.List(ctx, onpath.KindFunction, "")
+func (s *Changes) UsedImages(ctx context.Context) ([]string, error) {
+	used := s.writer.pending.images() // first: what is undone meanwhile is in the store by then
+	list, _, err := s.d.Store.List(ctx, onpath.KindFunction, "")
 	if err != nil {
 		return nil, err
 	}
 	for _, o := range list {
 		used = append(used, imagesOf(o.(*onpath.Function))...)
 	}
-	more, err := s.imagesInHistory(ctx)
+	more, err := s.writer.history.images(ctx)
 	return append(used, more...), err
 }
 

@@ -1,4 +1,4 @@
-package api
+package reservations
 
 import (
 	"context"
@@ -20,32 +20,29 @@ type reservationListInput struct {
 	Continue string    `query:"continue" doc:"what the page before said; it goes on as others write"`
 }
 
-// reservationList lists reservations, in pages: a pool has many.
-type reservationList struct{ *Server }
-
-func (s reservationList) register() {
+func (s *Reservations) registerList() {
 	router.Register(s.router, router.Operation(http.MethodGet, "/v1/reservations", "list-reservations", "List reservations, in pages"),
-		func(ctx context.Context, in *reservationListInput) (*listOutput[*onpath.Reservation], error) {
-			out, err := s.read(ctx, in)
+		func(ctx context.Context, in *reservationListInput) (*router.Body[wire.List[*onpath.Reservation]], error) {
+			out, err := s.list(ctx, in)
 			if err != nil {
 				return nil, err
 			}
-			return &listOutput[*onpath.Reservation]{Body: out}, nil
+			return router.NewBody(out), nil
 		})
 }
 
-func (s reservationList) read(ctx context.Context, in *reservationListInput) (out wire.List[*onpath.Reservation], err error) {
+func (s *Reservations) list(ctx context.Context, in *reservationListInput) (out wire.List[*onpath.Reservation], err error) {
 	if !in.From.IsZero() && !in.Until.IsZero() && !in.From.Before(in.Until) {
 		return out, onpath.Errorf(onpath.CodeInvalid, "from=%s is not before until=%s",
 			in.From.Format(time.RFC3339), in.Until.Format(time.RFC3339))
 	}
 	var list []onpath.Object
 	if in.Limit > 0 {
-		list, out.Continue, err = s.o.Store.ListPage(ctx, onpath.KindReservation, rights.ScopeTenant(ctx, in.Tenant), in.Continue, in.Limit)
+		list, out.Continue, err = s.d.Store.ListPage(ctx, onpath.KindReservation, rights.ScopeTenant(ctx, in.Tenant), in.Continue, in.Limit)
 	} else if in.Continue != "" {
 		err = onpath.Errorf(onpath.CodeInvalid, "continue=%s: write limit too, as for the page before", in.Continue)
 	} else {
-		list, out.Revision, err = s.list(ctx, onpath.KindReservation, in.Tenant)
+		list, out.Revision, err = s.d.Store.List(ctx, onpath.KindReservation, rights.ScopeTenant(ctx, in.Tenant))
 	}
 	out.Items = make([]*onpath.Reservation, 0, len(list))
 	for _, o := range list {

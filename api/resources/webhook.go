@@ -1,4 +1,4 @@
-package api
+package resources
 
 import (
 	"context"
@@ -9,16 +9,16 @@ import (
 )
 
 // registerWebhookState has who may write a webhook read its secret.
-func registerWebhookState(s *Server) {
+func registerWebhookState(s *Resources) {
 	op := router.ItemOperation(http.MethodGet, "/v1/webhooks/{tenant}/{name}/state", "webhook-state", "How a webhook fares, and its secret")
 	router.Register(s.router, op, func(ctx context.Context, in *router.Item) (*struct{ Body onpath.WebhookState }, error) {
-		o, err := s.o.Store.Get(ctx, in.Key(onpath.KindWebhook))
+		o, err := s.d.Store.Get(ctx, in.Key(onpath.KindWebhook))
 		if err != nil {
 			return nil, err
 		}
-		if s.o.WebhookState == nil {
+		if s.d.WebhookState == nil {
 			return nil, onpath.Errorf(onpath.CodeUnsupported, "this server sends no webhooks")
 		}
-		return &struct{ Body onpath.WebhookState }{s.o.WebhookState(o.(*onpath.Webhook))}, nil
+		return &struct{ Body onpath.WebhookState }{s.d.WebhookState(o.(*onpath.Webhook))}, nil
 	})
 }

@@ -1,4 +1,4 @@
-package api
+package change
 
 import (
 	"archive/tar"
@@ -36,17 +36,17 @@ type snapshotter interface {
 	Snapshot(ctx context.Context, w io.Writer) error
 }
 
-func (s *Server) backup(w http.ResponseWriter, r *http.Request) error {
+func (s *backups) backup(w http.ResponseWriter, r *http.Request) error {
 	q := router.Query(r, "images")
 	images := q.Boolean("images")
 	if q.Err != nil {
 		return q.Err
 	}
-	store, ok := s.o.Store.(snapshotter)
+	store, ok := s.d.Store.(snapshotter)
 	if !ok {
 		return onpath.Errorf(onpath.CodeUnsupported, "this store cannot be backed up")
 	}
-	f, err := os.CreateTemp(s.o.Dir, ".backup-")
+	f, err := os.CreateTemp(s.d.Dir, ".backup-")
 	if err != nil {
 		return onpath.Errorf(onpath.CodeUnavailable, "a snapshot of the store finds no place: %w", err)
 	}
@@ -73,9 +73,9 @@ func (s *Server) backup(w http.ResponseWriter, r *http.Request) error {
 // snapshot copies the store as it is while no change through the API is under way: what belongs
 // to one is in the copy, or nothing of it. With the first bytes it is settled what is in the
 // copy, and changes go on.
-func (s *Server) snapshot(ctx context.Context, store snapshotter, f *os.File) error {
-	s.writing.take("")
-	release := sync.OnceFunc(s.writing.pass)
+func (s *backups) snapshot(ctx context.Context, store snapshotter, f *os.File) error {
+	s.writer.writing.take("")
+	release := sync.OnceFunc(s.writer.writing.pass)
 	defer release()
 	return store.Snapshot(ctx, firstBytes{f, release})
 }
@@ -100,12 +100,12 @@ func (t tarTo) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (s *Server) writeBackup(t *tar.Writer, snapshot *os.File, parts []string) error {
-	about, err := json.Marshal(wire.Backup{Version: s.o.Version, API: onpath.APIVersion, At: s.o.Clock().UTC()})
+func (s *backups) writeBackup(t *tar.Writer, snapshot *os.File, parts []string) error {
+	about, err := json.Marshal(wire.Backup{Version: s.d.Version, API: onpath.APIVersion, At: s.d.Clock().UTC()})
 	if err != nil {
 		return err
 	}
-	if err := t.WriteHeader(&tar.Header{Name: BackupAbout, Mode: 0o600, Size: int64(len(about)), ModTime: s.o.Clock()}); err != nil {
+	if err := t.WriteHeader(&tar.Header{Name: BackupAbout, Mode: 0o600, Size: int64(len(about)), ModTime: s.d.Clock()}); err != nil {
 		return err
 	}
 	if _, err := t.Write(about); err != nil {
@@ -115,14 +115,14 @@ func (s *Server) writeBackup(t *tar.Writer, snapshot *os.File, parts []string) e
 		return err
 	}
 	for _, part := range parts {
-		err := filepath.WalkDir(filepath.Join(s.o.Dir, part), func(path string, d fs.DirEntry, err error) error {
+		err := filepath.WalkDir(filepath.Join(s.d.Dir, part), func(path string, d fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) { // it has none, or it is gone by now
 				return nil
 			}
 			if err != nil || !d.Type().IsRegular() || strings.HasPrefix(d.Name(), ".") || filepath.Base(filepath.Dir(path)) == "uploads" {
 				return err
 			}
-			name, err := filepath.Rel(s.o.Dir, path)
+			name, err := filepath.Rel(s.d.Dir, path)
 			if err != nil {
 				return err
 			}

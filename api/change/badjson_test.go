@@ -1,10 +1,11 @@
-package api
+package change
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/router"
 )
 
 // TestBadJSON: what is wrong with a body is said without the words of Go or of a library.
@@ -25,7 +26,7 @@ func TestBadJSON(t *testing.T) {
 		chain(`[1]`):                      "spec: is a list where an object",
 		chain(`{"select":[{"src":[1]}]}`): "",
 	} {
-		_, err := decode([]byte(body))
+		_, err := router.DecodeObject([]byte(body))
 		if err == nil || onpath.CodeOf(err) != onpath.CodeInvalid || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, must have %q", body, err, want)
 			continue

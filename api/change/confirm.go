@@ -1,4 +1,4 @@
-package api
+package change
 
 import (
 	"context"
@@ -252,24 +252,24 @@ func (p *pending) inOrder() []undo {
 }
 
 // undoUnconfirmed waits for deadlines.
-func (s *Server) undoUnconfirmed(ctx context.Context) {
+func (s *undoer) undoUnconfirmed(ctx context.Context) {
 	for ctx.Err() == nil {
 		wait := time.Hour
 		if s.pending.doubtful() {
 			wait = time.Second
 			if err := s.readPending(ctx); err != nil {
-				s.log.Warn("whether a change waits for its confirmation is not known", "error", err)
+				s.d.Log.Warn("whether a change waits for its confirmation is not known", "error", err)
 			}
 		}
 		for _, u := range s.pending.inOrder() {
-			left := u.Deadline.Sub(s.o.Clock())
+			left := u.Deadline.Sub(s.d.Clock())
 			if left > 0 {
 				wait = min(wait, left)
 				break
 			}
 			_, err := s.undo(ctx, u.ID, "was not confirmed in time", func(wire.Pending) error { return nil })
 			if err != nil && onpath.CodeOf(err) != onpath.CodeNotFound { // not found: confirmed at the last moment
-				s.log.Error("an unconfirmed change could not be undone; it is tried again", "id", u.ID, "error", err)
+				s.d.Log.Error("an unconfirmed change could not be undone; it is tried again", "id", u.ID, "error", err)
 				wait = time.Second
 			}
 		}
@@ -284,9 +284,9 @@ func (s *Server) undoUnconfirmed(ctx context.Context) {
 }
 
 // readPending reads what waits while nobody writes.
-func (s *Server) readPending(ctx context.Context) error {
-	s.writing.take(rights.WhoIs(ctx).Tenant)
-	defer s.writing.pass()
+func (s *undoer) readPending(ctx context.Context) error {
+	s.writer.writing.take(rights.WhoIs(ctx).Tenant)
+	defer s.writer.writing.pass()
 	return s.pending.read(ctx)
 }
 
@@ -294,9 +294,9 @@ func (s *Server) readPending(ctx context.Context) error {
 // stays as they left it, and so does what they came to need. What a later
 // unconfirmed change wrote is that one's to undo, then to what was there before
 // both. Done says what it did and what it left. Why completes "change ID …"; allowed may refuse.
-func (s *Server) undo(ctx context.Context, id, why string, allowed func(wire.Pending) error) (done wire.Undone, err error) {
-	s.writing.take(rights.WhoIs(ctx).Tenant)
-	defer s.writing.pass()
+func (s *undoer) undo(ctx context.Context, id, why string, allowed func(wire.Pending) error) (done wire.Undone, err error) {
+	s.writer.writing.take(rights.WhoIs(ctx).Tenant)
+	defer s.writer.writing.pass()
 	u, ok := s.pending.get(id)
 	if !ok {
 		return done, notPending(id)
@@ -326,13 +326,13 @@ func (s *Server) undo(ctx context.Context, id, why string, allowed func(wire.Pen
 		err := s.writeUndo(ctx, others, u, steps, writes)
 		if err == nil {
 			s.tellUndone(why, writes)
-			s.log.Warn("an unconfirmed change is undone", "id", u.ID, "objects", len(u.Steps), "why", why)
+			s.d.Log.Warn("an unconfirmed change is undone", "id", u.ID, "objects", len(u.Steps), "why", why)
 			all := make([]changed, len(writes))
 			for i, c := range writes {
 				all[i] = changed{change: c, result: wire.ObjectChange{ObjectRef: steps[i].Key, Action: undoing(steps[i], c)}}
 				done.Changes = append(done.Changes, all[i].result)
 			}
-			s.noteHistory(ctx, "onpath: "+why, all)
+			s.writer.history.note(ctx, "onpath: "+why, all)
 			return done, nil
 		}
 		if onpath.CodeOf(err) != onpath.CodeConflict || attempt == attempts {
@@ -343,13 +343,13 @@ func (s *Server) undo(ctx context.Context, id, why string, allowed func(wire.Pen
 
 // writeUndo writes what undoes u, what others that wait learn from it, and that u
 // waits no more, in one batch.
-func (s *Server) writeUndo(ctx context.Context, others *edit, u undo, steps []undoStep, writes []onpath.Change) error {
+func (s *undoer) writeUndo(ctx context.Context, others *edit, u undo, steps []undoStep, writes []onpath.Change) error {
 	follow(others, u, steps, writes)
 	records, err := others.records()
 	if err != nil {
 		return err
 	}
-	w, err := s.commit(ctx, onpath.Batch{Request: rand.Text(), Changes: writes, Records: append(records, u.gone())})
+	w, err := s.writer.commit(ctx, onpath.Batch{Request: rand.Text(), Changes: writes, Records: append(records, u.gone())})
 	if err != nil {
 		return err
 	}
@@ -373,11 +373,11 @@ func undoing(step undoStep, c onpath.Change) wire.Action {
 
 // keepNeeded leaves out deletions of what others need by now, and what cannot be
 // as it was: because what it needs has been deleted since, say.
-func (s *Server) keepNeeded(ctx context.Context, why string, steps []undoStep, writes []onpath.Change) (_ []undoStep,
+func (s *undoer) keepNeeded(ctx context.Context, why string, steps []undoStep, writes []onpath.Change) (_ []undoStep,
 	_ []onpath.Change, kept []wire.KeptObject) {
 	for len(writes) > 0 {
 		needed := map[string]*onpath.Error{}
-		if _, err := s.o.Controller.Check(ctx, writes, false); err != nil {
+		if _, err := s.d.Planner.Check(ctx, writes, false); err != nil {
 			for _, e := range router.ErrorsOf(err) {
 				needed[e.Object] = e
 			}
@@ -390,7 +390,7 @@ func (s *Server) keepNeeded(ctx context.Context, why string, steps []undoStep, w
 				if c.Object == nil {
 					stays = "stays"
 				}
-				s.o.Controller.Tell(c.Key, "Kept", why+", but this "+stays+": "+e.Message, true)
+				s.d.Planner.Tell(c.Key, "Kept", why+", but this "+stays+": "+e.Message, true)
 				kept = append(kept, wire.KeptObject{ObjectRef: steps[i].Key, Why: stays + ": " + e.Message})
 				continue
 			}
@@ -424,18 +424,18 @@ func follow(others *edit, u undo, steps []undoStep, writes []onpath.Change) {
 }
 
 // tellUndone leaves an event about every object that went back.
-func (s *Server) tellUndone(why string, writes []onpath.Change) {
+func (s *undoer) tellUndone(why string, writes []onpath.Change) {
 	for _, c := range writes {
 		what := "it is as it was before"
 		if c.Object == nil {
 			what = "it is deleted again"
 		}
-		s.o.Controller.Tell(c.Key, "Undone", why+": "+what, true)
+		s.d.Planner.Tell(c.Key, "Undone", why+": "+what, true)
 	}
 }
 
-func (s *Server) undoOne(ctx context.Context, others *edit, id string, step undoStep) (_ *onpath.Change, kept string, _ error) {
-	now, err := s.current(ctx, step.Key.Key())
+func (s *undoer) undoOne(ctx context.Context, others *edit, id string, step undoStep) (_ *onpath.Change, kept string, _ error) {
+	now, err := currentOf(ctx, s.d.Store, step.Key.Key())
 	if err != nil {
 		return nil, "", err
 	}
@@ -447,7 +447,7 @@ func (s *Server) undoOne(ctx context.Context, others *edit, id string, step undo
 	if uid != step.UID || generation != step.Generation {
 		handed := others.rewrite(id, step.Key, func(o *undoStep) bool { return o.takes(step) })
 		if !handed {
-			s.log.Warn("an object was changed by others since the unconfirmed change and stays", "object", c.Key)
+			s.d.Log.Warn("an object was changed by others since the unconfirmed change and stays", "object", c.Key)
 		}
 		return nil, whyKept(step, uid, handed), nil
 	}
@@ -459,7 +459,7 @@ func (s *Server) undoOne(ctx context.Context, others *edit, id string, step undo
 	} else {
 		c.Object.Meta().UID = "" // it is another one than that which was deleted
 	}
-	store.Stamp(now, c.Object, s.o.Clock())
+	store.Stamp(now, c.Object, s.d.Clock())
 	return c, "", nil
 }
 

@@ -1,4 +1,4 @@
-package api
+package change
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 // mayAsk looks at what an object asks for: the operator's tier, files of the
 // nodes, and other tenants' images are not for users.
-func (s *Server) mayAsk(ctx context.Context, o onpath.Object) error {
+func (s *examiner) mayAsk(ctx context.Context, o onpath.Object) error {
 	who := rights.WhoIs(ctx)
 	if who.Role == auth.RoleOperator {
 		return nil
@@ -35,7 +35,7 @@ func (s *Server) mayAsk(ctx context.Context, o onpath.Object) error {
 }
 
 // mayUseImage: a user's images come from registries, from his tenant or the operator.
-func (s *Server) mayUseImage(ctx context.Context, who auth.Identity, owner, image string) error {
+func (s *examiner) mayUseImage(ctx context.Context, who auth.Identity, owner, image string) error {
 	repo, ours := strings.CutPrefix(image, onpath.ImageHost+"/")
 	tenant, _, _ := strings.Cut(repo, "/")
 	switch {
@@ -52,7 +52,7 @@ func (s *Server) mayUseImage(ctx context.Context, who auth.Identity, owner, imag
 	case ours:
 		return nil
 	}
-	o, err := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: owner})
+	o, err := s.d.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: owner})
 	if err != nil && onpath.CodeOf(err) != onpath.CodeNotFound {
 		return err
 	}
@@ -70,8 +70,8 @@ func (s *Server) mayUseImage(ctx context.Context, who auth.Identity, owner, imag
 
 // mayRunCode reports whether a tenant's users may bring object files, which run
 // in the kernel.
-func (s *Server) mayRunCode(ctx context.Context, who auth.Identity, tenant string) error {
-	o, err := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: tenant})
+func (s *examiner) mayRunCode(ctx context.Context, who auth.Identity, tenant string) error {
+	o, err := s.d.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: tenant})
 	if t, ok := o.(*onpath.Tenant); ok && err == nil && t.Spec.AllowEBPF {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package api
+package change
 
 import (
 	"bytes"
@@ -7,12 +7,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
+	"log/slog"
 	"strings"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/api/rights"
-	"github.com/onpath/onpath/api/router"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -28,6 +26,13 @@ const (
 	historyBatch = 60      // records that are written at once
 )
 
+// history keeps and reads the last versions of objects.
+type history struct {
+	store onpath.Store
+	log   *slog.Logger
+	clock onpath.Clock
+}
+
 // keptVersion is one version as the store has it.
 type keptVersion struct {
 	onpath.Record
@@ -38,17 +43,17 @@ func historyOf(k onpath.Key) string {
 	return historyPath + strings.ToLower(string(k.Kind)) + "/" + k.Tenant + "/" + k.Name + "/"
 }
 
-// readHistory gives an object's versions, the oldest first.
-func (s *Server) readHistory(ctx context.Context, under string) (list []keptVersion, err error) {
+// read gives an object's versions, the oldest first.
+func (h *history) read(ctx context.Context, under string) (list []keptVersion, err error) {
 	for r := onpath.RecordsUnder(under); ; {
-		page, err := s.o.Store.Records(ctx, r)
+		page, err := h.store.Records(ctx, r)
 		if err != nil {
 			return nil, err
 		}
 		for _, record := range page.Records {
 			k := keptVersion{Record: record}
 			if k.version, err = unpackVersion(record.Value); err != nil {
-				s.log.Error("a version in the history of an object cannot be read", "record", record.Path, "error", err)
+				h.log.Error("a version in the history of an object cannot be read", "record", record.Path, "error", err)
 				continue
 			}
 			list = append(list, k)
@@ -59,17 +64,17 @@ func (s *Server) readHistory(ctx context.Context, under string) (list []keptVers
 	}
 }
 
-// noteHistory adds what has been written to histories. The objects are in force
+// note adds what has been written to histories. The objects are in force
 // whatever becomes of that.
-func (s *Server) noteHistory(ctx context.Context, by string, all []changed) {
+func (h *history) note(ctx context.Context, by string, all []changed) {
 	ctx = context.WithoutCancel(ctx)
 	var batch []onpath.Record
 	flush := func() {
 		if len(batch) == 0 {
 			return
 		}
-		if _, err := s.o.Store.Write(ctx, onpath.Batch{Records: batch}); err != nil {
-			s.log.Error("versions are missing in the history of objects", "first", batch[0].Path, "error", err)
+		if _, err := h.store.Write(ctx, onpath.Batch{Records: batch}); err != nil {
+			h.log.Error("versions are missing in the history of objects", "first", batch[0].Path, "error", err)
 		}
 		batch = nil
 	}
@@ -77,9 +82,9 @@ func (s *Server) noteHistory(ctx context.Context, by string, all []changed) {
 		if c.result.Action == wire.Unchanged || c.change.Key.Kind == onpath.KindReservation {
 			continue
 		}
-		records, err := s.historyRecords(ctx, by, c)
+		records, err := h.records(ctx, by, c)
 		if err != nil {
-			s.log.Error("a version is missing in the history of an object", "object", c.change.Key, "error", err)
+			h.log.Error("a version is missing in the history of an object", "object", c.change.Key, "error", err)
 		}
 		if batch = append(batch, records...); len(batch) >= historyBatch {
 			flush()
@@ -88,12 +93,12 @@ func (s *Server) noteHistory(ctx context.Context, by string, all []changed) {
 	flush()
 }
 
-// historyRecords are the records by which one change becomes part of a history.
-func (s *Server) historyRecords(ctx context.Context, by string, c changed) (records []onpath.Record, err error) {
+// records are the records by which one change becomes part of a history.
+func (h *history) records(ctx context.Context, by string, c changed) (records []onpath.Record, err error) {
 	under := historyOf(c.change.Key)
 	var list []keptVersion
 	if c.result.Action != wire.Created {
-		if list, err = s.readHistory(ctx, under); err != nil {
+		if list, err = h.read(ctx, under); err != nil {
 			return nil, err
 		}
 	}
@@ -109,7 +114,7 @@ func (s *Server) historyRecords(ctx context.Context, by string, c changed) (reco
 	}
 	add := func(by string, o onpath.Object) error {
 		number++
-		v := wire.ObjectVersion{Number: number, By: by, At: s.o.Clock().UTC(), Object: asWritten(o)}
+		v := wire.ObjectVersion{Number: number, By: by, At: h.clock().UTC(), Object: asWritten(o)}
 		if by == "" {
 			v.At = o.Meta().Created
 		}
@@ -168,28 +173,21 @@ func unpackVersion(value []byte) (v wire.ObjectVersion, err error) {
 	return v, json.Unmarshal(data, &v)
 }
 
-// registerHistory adds the operation of one kind.
-func (s *Server) registerHistory(kind onpath.Kind, path string) {
-	id := "history-" + strings.ToLower(string(kind))
-	s.router.Allow(id, rights.Read, kind)
-	op := router.ItemOperation(http.MethodGet, path+"/history", id, "The last versions of one of the "+kind.Plural()+", the oldest first")
-	router.Register(s.router, op, func(ctx context.Context, in *router.Item) (*router.Body[[]wire.ObjectVersion], error) {
-		list, err := s.history(ctx, in.Key(kind))
-		if err != nil {
-			return nil, err
+// images are the images to which a rollback may go back.
+func (h *history) images(ctx context.Context) (images []string, err error) {
+	list, err := h.read(ctx, historyPath+strings.ToLower(string(onpath.KindFunction))+"/")
+	for _, k := range list {
+		if o, err := onpath.Decode(k.version.Object); err == nil {
+			images = append(images, imagesOf(o.(*onpath.Function))...)
 		}
-		return router.NewBody(list), nil
-	})
+	}
+	return images, err
 }
 
-// history is what is kept of an object, each version with how it differs from the one
+// versions are what is kept of an object, each version with how it differs from the one
 // before, and which is in force.
-func (s *Server) history(ctx context.Context, k onpath.Key) ([]wire.ObjectVersion, error) {
-	now, err := s.o.Store.Get(ctx, k)
-	if err != nil {
-		return nil, s.madeByChain(ctx, k, err)
-	}
-	list, err := s.readHistory(ctx, historyOf(k))
+func (h *history) versions(ctx context.Context, now onpath.Object) ([]wire.ObjectVersion, error) {
+	list, err := h.read(ctx, historyOf(onpath.KeyOf(now)))
 	if err != nil {
 		return nil, err
 	}
@@ -214,15 +212,4 @@ func (s *Server) history(ctx context.Context, k onpath.Key) ([]wire.ObjectVersio
 		out = append(out, e.version)
 	}
 	return out, nil
-}
-
-// imagesInHistory are the images to which a rollback may go back.
-func (s *Server) imagesInHistory(ctx context.Context) (images []string, err error) {
-	list, err := s.readHistory(ctx, historyPath+strings.ToLower(string(onpath.KindFunction))+"/")
-	for _, k := range list {
-		if o, err := onpath.Decode(k.version.Object); err == nil {
-			images = append(images, imagesOf(o.(*onpath.Function))...)
-		}
-	}
-	return images, err
 }

@@ -1,4 +1,4 @@
-package api
+package change
 
 import (
 	"bytes"
@@ -51,18 +51,18 @@ const attempts = 8
 // change makes a changeSet so, or says what it would do. Objects that are as
 // they should be are not written. What then waits for its confirmation is the second
 // result.
-func (s *Server) change(ctx context.Context, c changeSet) ([]changed, *wire.Pending, error) {
-	if err := s.examine(ctx, c); err != nil {
+func (s *Changes) change(ctx context.Context, c changeSet) ([]changed, *wire.Pending, error) {
+	if err := s.examiner.examine(ctx, c); err != nil {
 		return nil, nil, err
 	}
-	if own, rest := partReservations(c); len(own.puts)+len(own.deletes) > 0 && s.o.Pool != nil {
-		return s.reserve(ctx, own, rest)
+	if own, rest := partReservations(c); len(own.puts)+len(own.deletes) > 0 && s.d.Pool != nil {
+		return s.writer.reserve(ctx, own, rest)
 	}
-	return s.changeObjects(ctx, c)
+	return s.writer.changeObjects(ctx, c)
 }
 
 // changeObjects is change for what has been examined, and is no reservation.
-func (s *Server) changeObjects(ctx context.Context, c changeSet) ([]changed, *wire.Pending, error) {
+func (s *writer) changeObjects(ctx context.Context, c changeSet) ([]changed, *wire.Pending, error) {
 	s.writing.take(rights.WhoIs(ctx).Tenant)
 	defer s.writing.pass()
 	for attempt := 1; ; attempt++ {
@@ -93,41 +93,41 @@ func (s *Server) changeObjects(ctx context.Context, c changeSet) ([]changed, *wi
 				all[i].result.Version = o.Meta().Version
 			}
 		}
-		s.join.Forget(writes)
-		s.noteHistory(ctx, rights.WhoIs(ctx).URI(), all)
-		s.log.Info("objects changed", "by", rights.WhoIs(ctx).URI(), "objects", len(writes), "first", writes[0].Key)
+		s.d.Departures.Forget(writes)
+		s.history.note(ctx, rights.WhoIs(ctx).URI(), all)
+		s.d.Log.Info("objects changed", "by", rights.WhoIs(ctx).URI(), "objects", len(writes), "first", writes[0].Key)
 		return all, waits, nil
 	}
 }
 
 // mayChange refuses what may not be written as things are now.
-func (s *Server) mayChange(ctx context.Context, c changeSet, writes []onpath.Change) error {
+func (s *writer) mayChange(ctx context.Context, c changeSet, writes []onpath.Change) error {
 	if len(writes) > onpath.MaxWrite {
 		e := onpath.Errorf(onpath.CodeInvalid, "%d objects change at once; at most %d can", len(writes), onpath.MaxWrite)
 		e.Remedy = "apply them in parts, those that others refer to first"
 		return e
 	}
-	notes, err := s.o.Controller.Check(ctx, writes, c.force)
+	notes, err := s.d.Planner.Check(ctx, writes, c.force)
 	if c.notes != nil {
 		*c.notes = notes
 	}
 	if err == nil && c.verify {
-		err = s.o.Controller.VerifyChange(ctx, writes)
+		err = s.d.Planner.VerifyChange(ctx, writes)
 	}
 	return redactErrors(ctx, err, writes[0].Key)
 }
 
 // write writes what changes, and with it what undoes it if that may be needed.
-func (s *Server) write(ctx context.Context, c changeSet, all []changed, writes []onpath.Change) (*wire.Pending, error) {
+func (s *writer) write(ctx context.Context, c changeSet, all []changed, writes []onpath.Change) (*wire.Pending, error) {
 	b := onpath.Batch{Request: c.request, Changes: writes}
 	var u *undo
 	if c.confirm > 0 {
 		for _, n := range all {
 			if n.change.Object != nil && n.result.Action != wire.Unchanged {
-				store.Stamp(n.prev, n.change.Object, s.o.Clock())
+				store.Stamp(n.prev, n.change.Object, s.d.Clock())
 			}
 		}
-		made := newUndo(rights.WhoIs(ctx), s.o.Clock().Add(c.confirm), all)
+		made := newUndo(rights.WhoIs(ctx), s.d.Clock().Add(c.confirm), all)
 		r, err := made.record()
 		if err != nil {
 			return nil, err
@@ -135,7 +135,7 @@ func (s *Server) write(ctx context.Context, c changeSet, all []changed, writes [
 		u, b.Records = &made, append(b.Records, r)
 	}
 	b.Note = noteOf(c, all, u)
-	records, done, err := removeTenants(ctx, s.o.Pool, all)
+	records, done, err := removeTenants(ctx, s.d.Pool, all)
 	if err != nil {
 		done(0)
 		return nil, err
@@ -171,14 +171,14 @@ func removeTenants(ctx context.Context, pool Pool, all []changed) (records []onp
 
 // commit writes a batch. If its end is not heard of, it is written again, which its
 // Request makes harmless: who asked is to know whether it was written.
-func (s *Server) commit(ctx context.Context, b onpath.Batch) (onpath.Written, error) {
+func (s *writer) commit(ctx context.Context, b onpath.Batch) (onpath.Written, error) {
 	if b.Request == "" {
 		b.Request = rand.Text()
 	}
 	ctx = context.WithoutCancel(ctx) // who gives up now could not know, either
-	w, err := s.o.Store.Write(ctx, b)
+	w, err := s.d.Store.Write(ctx, b)
 	if onpath.CodeOf(err) == onpath.CodeUnavailable {
-		if w, err = s.o.Store.Write(ctx, b); onpath.CodeOf(err) == onpath.CodeUnavailable {
+		if w, err = s.d.Store.Write(ctx, b); onpath.CodeOf(err) == onpath.CodeUnavailable {
 			s.pending.doubt()
 		}
 	}
@@ -187,7 +187,7 @@ func (s *Server) commit(ctx context.Context, b onpath.Batch) (onpath.Written, er
 
 // waiting is the newest unconfirmed change that wrote one of the objects which are
 // found as they should be: whoever repeats an apply confirms that.
-func (s *Server) waiting(ctx context.Context, c changeSet) *wire.Pending {
+func (s *writer) waiting(ctx context.Context, c changeSet) *wire.Pending {
 	if c.confirm == 0 || c.dryRun {
 		return nil
 	}
@@ -225,8 +225,8 @@ func noteOf(set changeSet, all []changed, u *undo) []byte {
 }
 
 // repeated is the answer to a request that was carried out before; nil if it was not.
-func (s *Server) repeated(ctx context.Context, request string) (*wire.Applied, error) {
-	w, err := s.o.Store.Write(ctx, onpath.Batch{Request: request})
+func (s *writer) repeated(ctx context.Context, request string) (*wire.Applied, error) {
+	w, err := s.d.Store.Write(ctx, onpath.Batch{Request: request})
 	if err != nil || !w.Repeated {
 		return nil, err
 	}
@@ -253,7 +253,7 @@ func requestOf(who auth.Identity, request string) string {
 }
 
 // examine checks rights and each object by itself, and reports all it finds.
-func (s *Server) examine(ctx context.Context, c changeSet) error {
+func (s *examiner) examine(ctx context.Context, c changeSet) error {
 	var errs onpath.Errors
 	if c.force {
 		if err := onlyNodesGo(c); err != nil {
@@ -286,7 +286,7 @@ func (s *Server) examine(ctx context.Context, c changeSet) error {
 			err = o.Validate()
 		}
 		if err == nil {
-			err = secrets{s}.seal(o)
+			err = s.seal(o)
 		}
 		if err == nil {
 			err = s.mayAsk(ctx, o)
@@ -331,11 +331,11 @@ func onlyNodesGo(c changeSet) error {
 }
 
 // compare reads what is there now.
-func (s *Server) compare(ctx context.Context, c changeSet) ([]changed, error) {
+func (s *writer) compare(ctx context.Context, c changeSet) ([]changed, error) {
 	var all []changed
 	for _, o := range c.puts {
 		k := onpath.KeyOf(o)
-		prev, err := s.current(ctx, k)
+		prev, err := currentOf(ctx, s.d.Store, k)
 		if err != nil {
 			return nil, err
 		}
@@ -356,7 +356,7 @@ func (s *Server) compare(ctx context.Context, c changeSet) ([]changed, error) {
 		all = append(all, n)
 	}
 	for _, k := range c.deletes {
-		prev, err := s.current(ctx, k)
+		prev, err := currentOf(ctx, s.d.Store, k)
 		if err != nil {
 			return nil, err
 		}
@@ -378,9 +378,9 @@ func (s *Server) compare(ctx context.Context, c changeSet) ([]changed, error) {
 	return all, nil
 }
 
-// current is what is stored under k; nil if nothing.
-func (s *Server) current(ctx context.Context, k onpath.Key) (onpath.Object, error) {
-	o, err := s.o.Store.Get(ctx, k)
+// currentOf is what is stored under k; nil if nothing.
+func currentOf(ctx context.Context, store onpath.Store, k onpath.Key) (onpath.Object, error) {
+	o, err := store.Get(ctx, k)
 	if onpath.CodeOf(err) == onpath.CodeNotFound {
 		return nil, nil
 	}
@@ -429,12 +429,12 @@ type applyInput struct {
 
 type applyOutput struct{ Body wire.Applied }
 
-func (s *Server) registerApply() {
+func (s *Changes) registerApply(rt *router.Router) {
 	op := router.Operation(http.MethodPost, "/v1/apply", "apply", "Make objects as they are given, all or nothing")
 	op.MaxBodyBytes = wire.MaxApplyBody
 	op.SkipValidateBody = true // objects are read strictly, and checked by Validate
 	op.BodyReadTimeout = -1    // the server's own limit holds
-	router.Register(s.router, op, func(ctx context.Context, in *applyInput) (*applyOutput, error) {
+	router.Register(rt, op, func(ctx context.Context, in *applyInput) (*applyOutput, error) {
 		a, err := decodeApply(in.RawBody)
 		if err != nil {
 			return nil, err
@@ -459,7 +459,7 @@ func decodeApply(body []byte) (a wire.Apply, err error) {
 	return a, nil
 }
 
-func (s *Server) apply(ctx context.Context, a wire.Apply) (*wire.Applied, error) {
+func (s *Changes) apply(ctx context.Context, a wire.Apply) (*wire.Applied, error) {
 	if n := len(a.Objects) + len(a.Delete); n > maxObjects {
 		e := onpath.Errorf(onpath.CodeInvalid, "%d objects are in one request; at most %d can be", n, maxObjects)
 		e.Remedy = "apply them in parts, those that others refer to first"
@@ -468,7 +468,7 @@ func (s *Server) apply(ctx context.Context, a wire.Apply) (*wire.Applied, error)
 	c := changeSet{dryRun: a.DryRun, verify: !a.NoVerify, force: a.Force}
 	var errs onpath.Errors
 	for _, raw := range a.Objects {
-		o, err := decode(raw)
+		o, err := router.DecodeObject(raw)
 		if err != nil {
 			errs = append(errs, router.ErrorsOf(err)...)
 			continue
@@ -497,7 +497,7 @@ func (s *Server) apply(ctx context.Context, a wire.Apply) (*wire.Applied, error)
 			len(a.Request), onpath.MaxRequestID)
 	}
 	if c.request = requestOf(rights.WhoIs(ctx), a.Request); c.request != "" && !a.DryRun {
-		if done, err := s.repeated(ctx, c.request); done != nil || err != nil {
+		if done, err := s.writer.repeated(ctx, c.request); done != nil || err != nil {
 			return done, err
 		}
 	}
@@ -524,18 +524,18 @@ func tenantOf(who auth.Identity) string {
 }
 
 // applied completes the answer to an apply.
-func (s *Server) applied(ctx context.Context, a wire.Apply, all []changed, pending *wire.Pending) (*wire.Applied, error) {
+func (s *Changes) applied(ctx context.Context, a wire.Apply, all []changed, pending *wire.Pending) (*wire.Applied, error) {
 	out := &wire.Applied{Changes: make([]wire.ObjectChange, 0, len(all)), Confirm: pending}
 	for _, c := range all {
 		out.Changes = append(out.Changes, c.result)
 		if k := c.change.Key; k.Kind == onpath.KindNode && c.result.Action == wire.Deleted && !a.DryRun {
-			s.join.ForgetNode(k.Name)
+			s.d.Departures.ForgetNode(k.Name)
 		}
 	}
 	if !a.DryRun {
 		return out, nil
 	}
 	var err error
-	out.Preview, err = s.o.Controller.Preview(ctx, toWrite(all))
+	out.Preview, err = s.d.Planner.Preview(ctx, toWrite(all))
 	return out, err
 }

@@ -1,15 +1,14 @@
-package api
+package reservations
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/router"
 )
 
-func (s *Server) registerAccounts() {
+func (s *Reservations) registerAccounts() {
 	type accountInput struct {
 		Tenant string `path:"tenant"`
 	}
@@ -29,9 +28,9 @@ func (s *Server) registerAccounts() {
 	type accountOutput struct{ Body onpath.Account }
 	router.Register(s.router, router.Operation(http.MethodGet, "/v1/accounts/{tenant}", "account", "What a tenant has"),
 		func(ctx context.Context, in *accountInput) (*accountOutput, error) {
-			a, err := s.o.Pool.Account(ctx, in.Tenant)
+			a, err := s.d.Pool.Account(ctx, in.Tenant)
 			if err == nil && a.Postings == 0 { // a tenant that is gone may have an account, one that never was has none
-				_, err = s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: in.Tenant})
+				_, err = s.d.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: in.Tenant})
 			}
 			if err != nil {
 				return nil, err
@@ -50,7 +49,7 @@ func (s *Server) registerAccounts() {
 	router.Register(s.router, router.Operation(http.MethodGet, "/v1/accounts/{tenant}/invoices/{month}", "invoice",
 		"What a tenant's month cost"),
 		func(ctx context.Context, in *invoiceInput) (*struct{ Body onpath.Invoice }, error) {
-			inv, err := s.o.Pool.Invoice(ctx, in.Tenant, in.Month)
+			inv, err := s.d.Pool.Invoice(ctx, in.Tenant, in.Month)
 			if err != nil {
 				return nil, err
 			}
@@ -59,9 +58,9 @@ func (s *Server) registerAccounts() {
 	router.Register(s.router, router.Operation(http.MethodGet, "/v1/accounts/{tenant}/postings", "postings",
 		"A page of a tenant's postings"),
 		func(ctx context.Context, in *postingsInput) (*struct{ Body onpath.PostingPage }, error) {
-			page, err := s.o.Pool.Postings(ctx, in.Tenant, in.From, in.Limit)
+			page, err := s.d.Pool.Postings(ctx, in.Tenant, in.From, in.Limit)
 			if err == nil && len(page.Postings) == 0 {
-				_, err = s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: in.Tenant})
+				_, err = s.d.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: in.Tenant})
 			}
 			if err != nil {
 				return nil, err
@@ -72,8 +71,8 @@ func (s *Server) registerAccounts() {
 		"The closed days of the ledger, and the files that hold them"),
 		func(ctx context.Context, _ *struct{}) (*struct{ Body []onpath.LedgerDay }, error) {
 			days, err := []onpath.LedgerDay{}, error(nil)
-			if s.o.Past != nil {
-				days, err = s.o.Past.Days(ctx)
+			if s.d.Past != nil {
+				days, err = s.d.Past.Days(ctx)
 			}
 			if err != nil {
 				return nil, err
@@ -82,7 +81,7 @@ func (s *Server) registerAccounts() {
 		})
 	router.Register(s.router, router.Operation(http.MethodGet, "/v1/ledger/check", "check-ledger", "Recompute every posting and balance"),
 		func(ctx context.Context, _ *struct{}) (*struct{ Body onpath.LedgerCheck }, error) {
-			c, err := s.o.Pool.CheckLedger(ctx)
+			c, err := s.d.Pool.CheckLedger(ctx)
 			if err != nil {
 				return nil, err
 			}
@@ -90,14 +89,12 @@ func (s *Server) registerAccounts() {
 		})
 }
 
-func (s *Server) enterMoney(ctx context.Context, tenant string, e onpath.MoneyEntry) (a onpath.Account, err error) {
-	if _, err := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: tenant}); err != nil {
+func (s *Reservations) enterMoney(ctx context.Context, tenant string, e onpath.MoneyEntry) (a onpath.Account, err error) {
+	if _, err := s.d.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: tenant}); err != nil {
 		return a, err
 	}
-	if _, err := s.o.Pool.Enter(context.WithoutCancel(ctx), tenant, e); err != nil {
+	if _, err := s.d.Pool.Enter(context.WithoutCancel(ctx), tenant, e); err != nil {
 		return a, err
 	}
-	return s.o.Pool.Account(ctx, tenant)
+	return s.d.Pool.Account(ctx, tenant)
 }
-
-func fieldAt(list string, i int) string { return fmt.Sprintf("%s[%d]", list, i) }
