@@ -137,7 +137,7 @@ func CheckKey(k onpath.Key) error {
 const compressed = "z"
 
 // Encode is the stored form of o: JSON without the version, which is the
-// revision of the write itself. What is too large is compressed.
+// revision of the write itself. Hosts that are too large are compressed.
 func Encode(o onpath.Object) ([]byte, error) {
 	m := o.Meta()
 	version := m.Version
@@ -147,7 +147,7 @@ func Encode(o onpath.Object) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", onpath.KeyOf(o), err)
 	}
-	if len(data) > MaxObject {
+	if _, hosts := o.(*onpath.Hosts); hosts && len(data) > MaxObject { // onpath.CheckSize has the same rule
 		if data, err = onpath.Compressed(data); err != nil {
 			return nil, err
 		}
