@@ -60,7 +60,8 @@ type Quota struct {
 	// Capacity that these instances ask for, together.
 	Capacity Resources `json:"capacity,omitzero"`
 	// Objects that users of the tenant write, and their bytes as the server stores them, together.
-	// 0 means 10000 objects and 64 MiB, for tenant operator -1. -1: no limit.
+	// 0 means 10000 objects and 64 MiB, for tenant operator no limit. Objects -1: no limit; Bytes
+	// has none either from 1Ti on.
 	Objects int  `json:"objects,omitempty"`
 	Bytes   Size `json:"bytes,omitempty"`
 	// Secrets is how many bytes all values of the tenant's secrets may have.

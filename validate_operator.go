@@ -53,7 +53,7 @@ func (t *Tenant) Validate() error {
 		v.number("spec.quota.claims", q.Claims, 0, 1<<20)
 		v.number("spec.quota.serviceAddresses", q.ServiceAddresses, -1, 1<<20)
 		v.number("spec.quota.objects", q.Objects, -1, 1<<30)
-		v.number("spec.quota.bytes", int(q.Bytes), -1, 1<<40)
+		v.number("spec.quota.bytes", int(q.Bytes), 0, 1<<40)
 		v.number("spec.quota.secrets", int(q.Secrets), 0, 1<<30)
 		v.number("spec.quota.requests", q.Requests, -1, 1<<20)
 		v.resources("spec.quota.capacity", q.Capacity)

@@ -46,13 +46,19 @@ func checkQuotas(before, after *Snapshot, changed []onpath.Key) (errs onpath.Err
 			}
 			a, b = was.useOf(n), is.useOf(n)
 		}
-		if more := grown[n]; more.objects > 0 || more.bytes > 0 {
+		if more := grown[n]; countsObjects(tenantOf(after, n)) && (more.objects > 0 || more.bytes > 0) {
 			b.countAll(after, n)
 			a.objects, a.bytes = b.objects-more.objects, b.bytes-more.bytes
 		}
 		errs = append(errs, overQuota(tenantOf(after, n), a, b)...)
 	}
 	return errs
+}
+
+// countsObjects reports whether objects of a tenant, or their bytes, are bounded.
+func countsObjects(t *onpath.Tenant) bool {
+	q := t.Spec.Quota
+	return t.Metadata.Name != onpath.OperatorTenant && (q == nil || q.Objects >= 0 || q.Bytes < 1<<40)
 }
 
 // countAll counts what users of a tenant wrote.

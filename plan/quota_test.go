@@ -84,7 +84,7 @@ func TestQuotaByDefault(t *testing.T) {
 		"below":                 {fits - 1, 0, nil, "bob", long("new", large), ""},
 		"over":                  {fits, 0, nil, "bob", long("new", large), "spec.quota.bytes of tenant bob"},
 		"over, of another part": {fits, 0, &onpath.Quota{Chains: 1}, "bob", long("new", large), "spec.quota.bytes of tenant bob"},
-		"as the operator says":  {fits, 0, &onpath.Quota{Bytes: -1}, "bob", long("new", large), ""},
+		"as the operator says":  {fits, 0, &onpath.Quota{Bytes: 1 << 40}, "bob", long("new", large), ""},
 		"the operator's":        {fits, 0, nil, onpath.OperatorTenant, long("new", large), ""},
 		"shrinks":               {fits + 3, 0, nil, "bob", long("f0", large/2), ""},
 		"grows":                 {fits + 3, 0, nil, "bob", long("f0", large+1), "spec.quota.bytes of tenant bob"},

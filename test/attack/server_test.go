@@ -55,6 +55,12 @@ func (c *clock) now() time.Time {
 
 func newServer(t *testing.T, change ...func(*api.Options)) *server {
 	t.Helper()
+	return newServerOn(t, nil, change...)
+}
+
+// newServerOn is one with a store, which is closed in the end; nil: one in memory.
+func newServerOn(t *testing.T, stored onpath.Store, change ...func(*api.Options)) *server {
+	t.Helper()
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -65,7 +71,10 @@ func newServer(t *testing.T, change ...func(*api.Options)) *server {
 	s := &server{t: t, clock: &clock{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var err error
-	s.entries, err = translog.NewStore(ctx, mem.New(mem.Options{Clock: s.clock.now}), s.clock.now, []byte("salt"))
+	if stored == nil {
+		stored = mem.New(mem.Options{Clock: s.clock.now})
+	}
+	s.entries, err = translog.NewStore(ctx, stored, s.clock.now, []byte("salt"))
 	must(err)
 	s.log, err = translog.Open(filepath.Join(dir, "log"))
 	must(err)
@@ -106,6 +115,7 @@ func newServer(t *testing.T, change ...func(*api.Options)) *server {
 		cancel()
 		wg.Wait()
 		must(s.log.Close())
+		must(stored.Close())
 	})
 	s.settle()
 	return s
