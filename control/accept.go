@@ -14,8 +14,8 @@ import (
 	"github.com/onpath/onpath/plan"
 )
 
-// A node that is not accepted waits: it has a Node object, whose condition says why, and
-// neither that nor its reports are planned with, so that it keeps what it runs.
+// A node that is not accepted waits. Its Node object has a condition that says why. The
+// planner ignores the node and its reports, so the node keeps running what it runs.
 
 // storeRecord holds the identity of the store, by which plans made from it are known.
 const storeRecord = "store/identity"

@@ -378,10 +378,10 @@ func closed(cl *cloudlet, p *path) bool {
 	})
 }
 
-// isOver reports whether an ended path has no flow left: every node that has it
-// says so, or nothing alive is left for flows to pass; or one of its elements goes
-// for good, which one that is to have no instances does not: its flows then go the ordinary way, or by the path that follows, instead
-// of waiting for an instance that nobody starts.
+// isOver reports whether an ended path is over: no node has flows of it, or nothing
+// alive is left on it, or one of its elements was deleted. Scaling to 0 is not deletion.
+// The flows of a deleted element go the ordinary way, or by the path that follows; no
+// instance will start for which they could wait.
 func (w *pathfinder) isOver(cl *cloudlet, p *path) bool {
 	if w.kept[p.id] {
 		return false

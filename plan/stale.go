@@ -11,9 +11,9 @@ import (
 // instance that came later, and leads flows to those that it knows, whatever is planned
 // meanwhile.
 
-// outOfSight reports whether a node that steers without its agent does not know an
-// instance, and knows another that serves: the flows that pass that node, also only
-// one way, would end where it is to lead them to one that it never heard of.
+// outOfSight reports whether a node that steers without its agent knows other ready
+// instances of the element, but not this one. Flows to this instance that pass the node,
+// in one direction at least, would break there.
 func (w *world) outOfSight(p *path, i *instance) bool {
 	g := w.staleNode(p, i)
 	return g != nil && slices.ContainsFunc(w.instancesOf(g.c, i.dep), func(j *instance) bool {

@@ -10,9 +10,9 @@ import (
 // The matrix of weights. An instance on a node sends what it emits on from there, so a
 // node has the rows of its own instances, and of nobody else's.
 
-// weightRows are the rows of a group of a path, whose members are filled in. No row gives
-// anything to a member of weight 0, nor nothing to one that has more, so whoever is served
-// by a row would be served without it.
+// weightRows are the rows of a group of a path, whose members are filled in. A row is zero
+// exactly where the member's own weight is zero. So rows change shares of flows, and never
+// which members get flows.
 func (b *builder) weightRows(p *path, g *onpath.Group) (rows []onpath.WeightRow) {
 	_, k, reverse := g.ID.Split()
 	if len(g.Members) == 0 || k >= len(p.deps) {

@@ -282,9 +282,9 @@ static __always_inline void set_reply_target(struct pkt *p, __u32 kind, __u32 ne
 	p->reply.slot = slot;
 }
 
-/* A connection begins by a packet out of the vport that its replies will be led to by e.
- * If that is closed here, this node does not know yet that it takes packets again: others
- * do, or nothing would have come. Where it is, that is known best. */
+/* A connection begins by a packet out of the vport to which e will lead its replies. If
+ * this node holds that vport closed, it has not heard yet that the vport is open again:
+ * the vport's own node has let the packet out, and knows the vport's state best. */
 static __always_inline void note_reopened(const struct pkt *p, struct flow *e, const struct reply *to)
 {
 	__u32 slot = to->slot;
@@ -297,8 +297,8 @@ static __always_inline void note_reopened(const struct pkt *p, struct flow *e, c
 		e->group |= REOPENED;
 }
 
-/* The packet goes to where those of its replies' entry come from. What it says to a SYN,
- * its sender has to acknowledge. */
+/* Mark e, the entry of the other direction, as replied to. If the packet answers a SYN,
+ * note the number that the other end must acknowledge. */
 static __always_inline void note_reply(struct pkt *p, struct flow *e)
 {
 	if (p->is & (IS_ERROR | IS_NOPORTS))

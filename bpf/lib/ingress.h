@@ -196,8 +196,8 @@ __noinline int refuse_tags(struct __sk_buff *skb)
 #define PROTO_UNKNOWN 255 /* IANA: reserved */
 
 /*
- * An ICMP error about no flow that is known here. Whom a strict chain protects has it
- * only if its own addresses lie in no such chain: what it quotes is what its sender likes.
+ * An ICMP error about a flow that is unknown here. It is delivered only if its outer
+ * addresses match no strict chain: its sender chooses the packet that it quotes.
  * (Of a chain with direction forward, flows may be of the other one; the HA peer of
  * a pair may know of the flow; and this machine's own errors are not to be missed.)
  */

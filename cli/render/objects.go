@@ -263,8 +263,8 @@ func shortImage(image string) string {
 // trouble, in characters; describe has it whole.
 const mostRemark = 60
 
-// trouble is the message of the first condition that is not as it should be, else
-// the beginning of one that is neither so nor not so.
+// trouble is the message of the first False condition, else the start of the first
+// Unknown one.
 func trouble(list []onpath.Condition) string {
 	first := func(s onpath.ConditionStatus) string {
 		if i := slices.IndexFunc(list, func(c onpath.Condition) bool {

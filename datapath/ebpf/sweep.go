@@ -257,10 +257,10 @@ func removeAged(m *ebpf.Map, k flowKey) error {
 	return nil
 }
 
-// aged tells whether a flow has rested for too long, and the key of its other direction's
-// entry. That one is asked only when this one rests for as long as it may by what it says
-// itself: what the other says alone counts as that one is read, so a round over flows that
-// rest asks nothing.
+// aged reports whether a flow has rested for too long, with the key of the reverse entry.
+// The reverse entry is read only once this entry is past its own limit. So a round over
+// flows that rest costs no further look-up. What the reverse entry alone says counts when
+// the round comes to that entry.
 func (s *sweep) aged(m *ebpf.Map, k *flowKey, v *flowValue) (bool, flowKey) {
 	times, shrink, rests := s.r.times(v), s.shrinkOf(k, v), idle(v.seen(), s.now)
 	asks, ends := v.Path == 0 && k.Proto == 17, v.Flags&(flowFIN|flowRST) != 0

@@ -74,8 +74,8 @@ func (d *Driver) freeDisk(ctx context.Context, kept onpath.Size) bool {
 	return true
 }
 
-// filler is which of those that wrote so much beyond what they may is to end; -1: together
-// they wrote less than is kept, and so somebody else fills the disk.
+// filler picks the instance furthest over its disk limit. It is -1 if all excess together
+// is below kept: then something else fills the disk.
 func filler(beyond []onpath.Size, kept onpath.Size) int {
 	worst, sum := -1, onpath.Size(0)
 	for i, b := range beyond {

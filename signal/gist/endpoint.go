@@ -195,11 +195,11 @@ func (e *Endpoint) route(k Key) (*route, error) {
 // room is how many routes are forgotten where all are in use: looking for them takes time.
 const room = maxState / 64
 
-// makeRoom forgets routes: of the node before this one that has most of them, of the flows'
-// source that has most of these, those confirmed longest ago. So a node may stand for all
-// publishers behind it, and fill the table as long as nobody else wants to be in it, and
-// within its part each publisher has room. Only a node's address is proved, by the cookie,
-// and no flow's source: that counts only within it.
+// makeRoom evicts the routes confirmed longest ago of one source: the source with most
+// routes, within the previous hop with most routes. So a node may stand for all publishers
+// behind it, and fill the table while no other node needs room; within the node's part each
+// publisher has room. Only the previous hop's address is proved, by the cookie. A flow's
+// source is not, and so it counts within one previous hop alone.
 func (e *Endpoint) makeRoom() bool {
 	type place struct {
 		key  Key
