@@ -17,6 +17,7 @@ import (
 	"github.com/onpath/onpath/control/metering"
 	"github.com/onpath/onpath/control/names"
 	"github.com/onpath/onpath/control/pool"
+	"github.com/onpath/onpath/control/scaling"
 	"github.com/onpath/onpath/control/timer"
 	"github.com/onpath/onpath/plan"
 )
@@ -85,7 +86,7 @@ type Controller struct {
 	planTold time.Time                    // when that was last logged
 
 	looks    *look.Shared
-	scaling  scaling
+	scaling  *scaling.Scaling
 	pool     *pool.Pool
 	names    *names.Names
 	claims   *claims.Claims
@@ -131,9 +132,10 @@ func New(o Options) *Controller {
 		o: o, log: o.Log, events: events.New(events.Options{Store: o.Store, Clock: o.Clock, After: o.After, Log: o.Log, Keep: o.KeepEvents}),
 		wake: make(chan struct{}, 1), loaded: make(chan struct{}),
 		mirror: newMirror(), nodes: map[string]*session{}, missing: map[onpath.Key]onpath.Object{}, asides: map[onpath.Key]aside{},
-		scaling: scaling{chains: map[onpath.Key]*scaled{}}, make: new(plan.Planner).Make,
+		make: new(plan.Planner).Make,
 	}
 	c.pool, c.names = newPool(c), names.New(o.Hub, o.Clock)
+	c.scaling = scaling.New(scaling.Options{Store: o.Store, Hub: o.Hub, Clock: o.Clock, After: o.After, Log: o.Log, Events: c.events})
 	c.metering = metering.New(metering.Options{Hub: o.Hub, Bills: c.pool, Clock: o.Clock, Log: o.Log})
 	c.claims = claims.New(claims.Options{Store: o.Store, Hub: o.Hub, Clock: o.Clock, After: o.After, Secret: o.Settings.Secret, Events: c.events})
 	c.looks = look.New(func(ctx context.Context, node string, op onpath.NodeOp, request any) (io.ReadWriteCloser, error) {
@@ -144,6 +146,11 @@ func New(o Options) *Controller {
 
 // Names tells where names of services lead.
 func (c *Controller) Names() *names.Names { return c.names }
+
+// PushMetric takes a value that a chain's application reports. at is when it was so; zero: now.
+func (c *Controller) PushMetric(ctx context.Context, k onpath.Key, value float64, at time.Time) error {
+	return c.scaling.PushMetric(ctx, k, value, at)
+}
 
 // Loaded is closed once the store has been read.
 func (c *Controller) Loaded() <-chan struct{} { return c.loaded }
@@ -193,7 +200,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		func() { c.follow(ctx, revision) },
 		func() { c.events.Run(ctx) },
 		func() { c.awaitNodes(ctx) },
-		func() { c.scale(ctx) },
+		func() { c.scaling.Run(ctx) },
 		func() { c.metering.Run(ctx) },
 		func() { c.claims.Run(ctx) },
 		func() { c.names.Run(ctx) },
@@ -268,6 +275,7 @@ func (c *Controller) loop(ctx context.Context, wg *sync.WaitGroup) {
 			if c.o.Clock().Before(c.next(again, planned)) {
 				continue // the node that was silent has reported meanwhile
 			}
+		case <-c.scaling.Changed():
 		case <-c.wake:
 			if c.o.After.Sleep(ctx, coalesce) != nil {
 				return
@@ -353,8 +361,8 @@ func (c *Controller) snapshot() *plan.Snapshot {
 	s := &plan.Snapshot{
 		Now: c.o.Clock().UTC(), Started: c.started, Objects: c.mirror.objects,
 		States: make(map[string]*plan.NodeState, len(c.nodes)), IDs: c.ids, Settings: c.o.Settings,
-		Wanted:       c.scaledNumbers(),
-		Filling:      c.scaling.filling,
+		Wanted:       scaling.Numbers(c.mirror.chains, c.mirror.deployments),
+		Filling:      c.scaling.Filling(),
 		Reservations: c.pool.Running(), Promised: c.pool.Promised(),
 	}
 	for n, st := range c.nodes {

@@ -160,7 +160,9 @@ func (c *Controller) observe(r *plan.Result) {
 	c.pool.Observe(nodes, cloudlets)
 	gateways := connectedGateways(c)
 	c.names.Note(c.mirror.objects, nearby(cloudlets), gateways)
-	c.metering.Note(c.mirror.objects, connectedNodes(c.nodes))
+	connected := connectedNodes(c.nodes)
+	c.metering.Note(c.mirror.objects, connected)
+	c.scaling.Note(c.mirror.objects, plansInForce(c.nodes), connected)
 	c.claims.Note(c.mirror.objects, leasesAt(c.nodes), gateways)
 }
 
@@ -172,6 +174,17 @@ func connectedNodes(nodes map[string]*session) (names []string) {
 		}
 	}
 	return names
+}
+
+// plansInForce are the plans that nodes have acknowledged.
+func plansInForce(nodes map[string]*session) map[string]*onpath.NodePlan {
+	plans := map[string]*onpath.NodePlan{}
+	for name, st := range nodes {
+		if st.state.Acked != nil {
+			plans[name] = st.state.Acked
+		}
+	}
+	return plans
 }
 
 // nearby are cloudlets as clients are near them.

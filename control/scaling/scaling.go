@@ -1,8 +1,11 @@
-package control
+// Package scaling has the numbers of the instances of chains follow what their applications say.
+package scaling
 
 import (
 	"context"
 	"fmt"
+	"io"
+	"log/slog"
 	"math"
 	"math/bits"
 	"reflect"
@@ -12,20 +15,119 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/events"
+	"github.com/onpath/onpath/control/timer"
 	"github.com/onpath/onpath/plan"
 	"github.com/onpath/onpath/plan/scale"
 )
 
-// scaling runs a scaler for each chain that asks for one. What they decide is in the
-// chains' status, and so survives this server; values are not.
-type scaling struct {
-	mu     sync.Mutex
-	chains map[onpath.Key]*scaled
-	users  map[onpath.Key][]onpath.Key // the chains that scale a deployment; made for each step
-	usage  usage
-	// filling are the instances that fill up, guarded by the controller's mu; filled are new
-	// ones that have once had their part of the packets.
+// Hub reaches the nodes.
+type Hub interface {
+	Call(ctx context.Context, node string, op onpath.NodeOp, request any) (io.ReadWriteCloser, error)
+}
+
+// Options of a Scaling.
+type Options struct {
+	Store  onpath.Store
+	Hub    Hub
+	Clock  onpath.Clock
+	After  timer.After
+	Log    *slog.Logger
+	Events *events.Log
+}
+
+// Scaling runs a scaler for each chain that asks for one. What they decide is in the chains'
+// status, and so survives this server; values are not. Make one with New.
+type Scaling struct {
+	o       Options
+	usage   usage
+	changed chan struct{}
+
+	mu          sync.Mutex
+	noted       bool // it is known how things stand
+	chains      map[onpath.Key]*onpath.Chain
+	deployments map[onpath.Key]*onpath.Deployment
+	instances   map[onpath.Key]map[onpath.Key]*onpath.Instance // by deployment, those of chains that scale
+	nodes       map[string]*onpath.Node
+	tenants     map[string]*onpath.Tenant
+	plans       map[string]*onpath.NodePlan // in force, of nodes that are heard of
+	connected   map[string]bool
+	scaled      map[onpath.Key]*scaled
+	users       map[onpath.Key][]onpath.Key // the chains that scale a deployment; made for each step
+	// filling are the instances that fill up; filled are new ones that have once had their part
+	// of the packets.
 	filling, filled map[onpath.Key]bool
+}
+
+// New makes a Scaling that knows nothing yet.
+func New(o Options) *Scaling {
+	return &Scaling{o: o, changed: make(chan struct{}, 1), scaled: map[onpath.Key]*scaled{}}
+}
+
+// Changed tells that Filling says something new.
+func (c *Scaling) Changed() <-chan struct{} { return c.changed }
+
+// Filling are the instances that fill up.
+func (c *Scaling) Filling() map[onpath.Key]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.filling
+}
+
+// Note takes up how things stand: the objects, the plans that nodes have in force, and which
+// nodes are connected.
+func (c *Scaling) Note(objects map[onpath.Key]onpath.Object, plans map[string]*onpath.NodePlan, connected []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	chains, deployments := c.chains, c.deployments
+	c.chains, c.deployments = map[onpath.Key]*onpath.Chain{}, map[onpath.Key]*onpath.Deployment{}
+	c.instances, c.nodes, c.tenants = map[onpath.Key]map[onpath.Key]*onpath.Instance{}, map[string]*onpath.Node{}, map[string]*onpath.Tenant{}
+	c.plans, c.connected, c.noted = plans, map[string]bool{}, true
+	for _, n := range connected {
+		c.connected[n] = true
+	}
+	for k, o := range objects {
+		switch o := o.(type) {
+		case *onpath.Chain:
+			c.chains[k] = newer(chains[k], o)
+		case *onpath.Deployment:
+			c.deployments[k] = newer(deployments[k], o)
+		case *onpath.Node:
+			c.nodes[k.Name] = o
+		case *onpath.Tenant:
+			c.tenants[k.Name] = o
+		}
+	}
+	for _, o := range c.scalingChains() {
+		for i := range o.Spec.Through {
+			c.instances[deploymentKey(o, &o.Spec.Through[i])] = map[onpath.Key]*onpath.Instance{}
+		}
+	}
+	if len(c.instances) == 0 {
+		return
+	}
+	for k, o := range objects {
+		i, ok := o.(*onpath.Instance)
+		if !ok {
+			continue
+		}
+		if of := c.instances[onpath.Key{Kind: onpath.KindDeployment, Tenant: i.Metadata.Tenant, Name: i.Spec.Deployment}]; of != nil {
+			of[k] = i
+		}
+	}
+}
+
+// newer is the newer one of two versions of an object: one may have been written here a
+// moment ago.
+func newer[T interface {
+	onpath.Object
+	comparable
+}](had, o T) T {
+	var none T
+	if had == none || had.Meta().UID != o.Meta().UID || had.Meta().Version < o.Meta().Version {
+		return o
+	}
+	return had
 }
 
 // scaled is a chain with its scaler.
@@ -68,8 +170,8 @@ const goodValues = 5
 // maxAhead is how far a value's time may lie before this server's clock.
 const maxAhead = 5 * time.Second
 
-// scale looks after the scalers until ctx ends.
-func (c *Controller) scale(ctx context.Context) {
+// Run looks after the scalers until ctx ends.
+func (c *Scaling) Run(ctx context.Context) {
 	for {
 		every := scaleEvery
 		c.mu.Lock()
@@ -94,29 +196,26 @@ type scaleWrite struct {
 }
 
 // scaleStep has every scaler that is due decide.
-func (c *Controller) scaleStep(ctx context.Context) (writes []scaleWrite) {
+func (c *Scaling) scaleStep(ctx context.Context) (writes []scaleWrite) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.held {
+	if !c.noted {
 		return nil
 	}
-	s := &c.scaling
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	now := c.o.Clock().UTC()
 	chains := c.scalingChains()
-	s.users = usersOf(chains)
-	for k := range s.chains {
+	c.users = usersOf(chains)
+	for k := range c.scaled {
 		if chains[k] == nil {
-			delete(s.chains, k)
+			delete(c.scaled, k)
 		}
 	}
 	for _, k := range slices.SortedFunc(keys(chains), compareKeys) {
 		o := chains[k]
-		x := s.chains[k]
+		x := c.scaled[k]
 		if x == nil {
 			x = newScaled(k, o, now)
-			s.chains[k] = x
+			c.scaled[k] = x
 		}
 		if now.Before(x.due) {
 			continue
@@ -136,9 +235,9 @@ func (c *Controller) scaleStep(ctx context.Context) (writes []scaleWrite) {
 }
 
 // scalingChains are the chains that scale.
-func (c *Controller) scalingChains() map[onpath.Key]*onpath.Chain {
+func (c *Scaling) scalingChains() map[onpath.Key]*onpath.Chain {
 	list := map[onpath.Key]*onpath.Chain{}
-	for k, o := range c.mirror.chains {
+	for k, o := range c.chains {
 		if o.Spec.Scaling != nil {
 			list[k] = o
 		}
@@ -147,7 +246,7 @@ func (c *Controller) scalingChains() map[onpath.Key]*onpath.Chain {
 }
 
 // scaleChain has one chain's scaler decide; ok: there is something to write.
-func (c *Controller) scaleChain(k onpath.Key, o *onpath.Chain, x *scaled, chains map[onpath.Key]*onpath.Chain, now time.Time) (
+func (c *Scaling) scaleChain(k onpath.Key, o *onpath.Chain, x *scaled, chains map[onpath.Key]*onpath.Chain, now time.Time) (
 	w scaleWrite, ok bool,
 ) {
 	v := c.scaleView(k, o, x, chains, now)
@@ -203,9 +302,9 @@ func sameScaling(a, b *onpath.ScalingStatus) bool {
 }
 
 // unscaled takes away what is left of scaling that is not asked for any more.
-func (c *Controller) unscaled() (writes []scaleWrite) {
+func (c *Scaling) unscaled() (writes []scaleWrite) {
 	wanted := map[onpath.Key]bool{}
-	for k, o := range c.mirror.chains {
+	for k, o := range c.chains {
 		if o.Spec.Scaling == nil && o.Status.Scaling != nil {
 			next := onpath.Clone(o)
 			next.Status.Scaling = nil
@@ -220,7 +319,7 @@ func (c *Controller) unscaled() (writes []scaleWrite) {
 			}
 		}
 	}
-	for k, d := range c.mirror.deployments {
+	for k, d := range c.deployments {
 		if d.Status.Scaled != nil && !wanted[k] {
 			next := onpath.Clone(d)
 			next.Status.Scaled = nil
@@ -230,31 +329,50 @@ func (c *Controller) unscaled() (writes []scaleWrite) {
 	return writes
 }
 
-// writeScaling carries a decision to the store, and tells it.
-func (c *Controller) writeScaling(ctx context.Context, w scaleWrite) {
+// writeScaling carries a decision to the store, and tells it. One that was overtaken by
+// another's write is made again from what that says.
+func (c *Scaling) writeScaling(ctx context.Context, w scaleWrite) {
 	if len(w.changes) > 0 {
-		if err := c.writePart(ctx, w.changes); err != nil {
-			if ctx.Err() == nil {
-				c.log.Warn("decisions about numbers of instances cannot be written; it is tried on", "err", err)
+		_, err := c.o.Store.Write(ctx, onpath.Batch{Changes: w.changes})
+		if err != nil {
+			if ctx.Err() == nil && onpath.CodeOf(err) != onpath.CodeConflict {
+				c.o.Log.Warn("decisions about numbers of instances cannot be written; it is tried on", "err", err)
 			}
 			return
 		}
-		c.kick()
+		c.took(w.changes)
 	}
 	for _, e := range w.events {
-		c.events.Add(e, c.o.Clock())
-		c.log.Info("scaling", "chain", e.About.String(), "reason", e.Reason, "message", e.Message)
+		c.o.Events.Add(e, c.o.Clock())
+		c.o.Log.Info("scaling", "chain", e.About.String(), "reason", e.Reason, "message", e.Message)
+	}
+}
+
+// took keeps what was written until it comes back.
+func (c *Scaling) took(changes []onpath.Change) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, ch := range changes {
+		switch o := ch.Object.(type) {
+		case *onpath.Chain:
+			if c.chains[ch.Key] != nil {
+				c.chains[ch.Key] = newer(c.chains[ch.Key], o)
+			}
+		case *onpath.Deployment:
+			if c.deployments[ch.Key] != nil {
+				c.deployments[ch.Key] = newer(c.deployments[ch.Key], o)
+			}
+		}
 	}
 }
 
 // deploymentOf is the deployment that an element of a chain names; nil: the chain's own.
-func (c *Controller) deploymentOf(o *onpath.Chain, element string) *onpath.Deployment {
+func (c *Scaling) deploymentOf(o *onpath.Chain, element string) *onpath.Deployment {
 	e := o.ElementNamed(element)
 	if e == nil || e.Deployment == "" {
 		return nil
 	}
-	d, _ := c.mirror.objects[deploymentKey(o, e)].(*onpath.Deployment)
-	return d
+	return c.deployments[deploymentKey(o, e)]
 }
 
 // deploymentKey names an element's deployment, be it an object or the chain's own.
@@ -266,9 +384,8 @@ func deploymentKey(o *onpath.Chain, e *onpath.Element) onpath.Key {
 	return onpath.Key{Kind: onpath.KindDeployment, Tenant: o.Metadata.Tenant, Name: onpath.ShortDeployment(o.Metadata.Name, e.Function)}
 }
 
-// scaledNumbers are the numbers of instances that hold instead of those in
-// specifications. Callers hold mu.
-func (c *Controller) scaledNumbers() map[onpath.Key]int {
+// Numbers are the numbers of instances that hold instead of those in specifications.
+func Numbers(chains map[onpath.Key]*onpath.Chain, deployments map[onpath.Key]*onpath.Deployment) map[onpath.Key]int {
 	var out map[onpath.Key]int
 	set := func(k onpath.Key, n int) {
 		if out == nil {
@@ -276,12 +393,12 @@ func (c *Controller) scaledNumbers() map[onpath.Key]int {
 		}
 		out[k] = n
 	}
-	for k, d := range c.mirror.deployments {
+	for k, d := range deployments {
 		if d.Status.Scaled != nil {
 			set(k, *d.Status.Scaled)
 		}
 	}
-	for _, o := range c.mirror.chains {
+	for _, o := range chains {
 		if o.Spec.Scaling == nil || o.Status.Scaling == nil {
 			continue
 		}
@@ -298,12 +415,12 @@ func (c *Controller) scaledNumbers() map[onpath.Key]int {
 
 // PushMetric takes a value that a chain's application reports. at is when it was so;
 // zero: now.
-func (c *Controller) PushMetric(_ context.Context, k onpath.Key, value float64, at time.Time) error {
+func (c *Scaling) PushMetric(_ context.Context, k onpath.Key, value float64, at time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	o, ok := c.mirror.objects[k].(*onpath.Chain)
+	o, x := c.chains[k], c.scaled[k]
 	switch {
-	case !ok:
+	case o == nil:
 		return onpath.Errorf(onpath.CodeNotFound, "there is no %s", k)
 	case o.Spec.Scaling == nil:
 		return metricError(k, "write spec.scaling in it", "it does not scale, and needs no values")
@@ -311,9 +428,6 @@ func (c *Controller) PushMetric(_ context.Context, k onpath.Key, value float64, 
 		return metricError(k, "write metric: pushed in its spec.scaling", "%s takes its values from elsewhere (metric: %s)",
 			k, o.Spec.Scaling.Metric.Source)
 	}
-	c.scaling.mu.Lock()
-	defer c.scaling.mu.Unlock()
-	x := c.scaling.chains[k]
 	if x == nil {
 		return onpath.Errorf(onpath.CodeUnavailable, "the scaling of %s has not begun; try again in a moment", k)
 	}

@@ -1,4 +1,4 @@
-package control
+package scaling
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 func keys[K comparable, V any](m map[K]V) iter.Seq[K] { return maps.Keys(m) }
 
 // scaleView is what a chain's scaler decides from.
-func (c *Controller) scaleView(k onpath.Key, o *onpath.Chain, x *scaled, chains map[onpath.Key]*onpath.Chain, now time.Time) *scale.View {
+func (c *Scaling) scaleView(k onpath.Key, o *onpath.Chain, x *scaled, chains map[onpath.Key]*onpath.Chain, now time.Time) *scale.View {
 	v := &scale.View{Now: now, Demand: x.demand, Stale: x.stale(now, o.Spec.Scaling), Awaited: x.awaited(now, o.Spec.Scaling)}
 	if !o.Status.Active || o.Spec.Disabled {
 		v.Held = "the chain steers no traffic"
@@ -31,7 +31,7 @@ func (c *Controller) scaleView(k onpath.Key, o *onpath.Chain, x *scaled, chains 
 		if placed < el.Now && i < len(o.Status.Elements) {
 			el.NoCapacity = o.Status.Elements[i].Message
 		}
-		el.Evidence = c.scaling.usage.evidence(deploymentKey(o, e), now, time.Duration(o.Spec.Scaling.Window))
+		el.Evidence = c.usage.evidence(deploymentKey(o, e), now, time.Duration(o.Spec.Scaling.Window))
 		el.Others = c.othersOf(k, o, e, chains)
 		boundByOthers(c, &el, k, o, e, chains)
 		if el.Ready < el.Now && v.Held == "" {
@@ -46,13 +46,13 @@ func (c *Controller) scaleView(k onpath.Key, o *onpath.Chain, x *scaled, chains 
 }
 
 // cloudletsOf are how many cloudlets have instances of an element's deployment.
-func cloudletsOf(c *Controller, o *onpath.Chain, e *onpath.Element) int {
+func cloudletsOf(c *Scaling, o *onpath.Chain, e *onpath.Element) int {
 	in := map[string]bool{}
 	for _, cl := range o.Status.Cloudlets {
 		in[cl] = true
 	}
-	for _, i := range c.mirror.instances[deploymentKey(o, e)] {
-		if n, ok := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: i.Spec.Node}].(*onpath.Node); ok && i.Spec.Draining.IsZero() {
+	for _, i := range c.instances[deploymentKey(o, e)] {
+		if n := c.nodes[i.Spec.Node]; n != nil && i.Spec.Draining.IsZero() {
 			in[n.Spec.Cloudlet] = true
 		}
 	}
@@ -61,11 +61,11 @@ func cloudletsOf(c *Controller, o *onpath.Chain, e *onpath.Element) int {
 
 // boundByOthers narrows the bounds of an element to those of all chains that scale its
 // deployment, and to what their budgets leave: no chain spends what another one has.
-func boundByOthers(c *Controller, el *scale.Element, k onpath.Key, o *onpath.Chain, e *onpath.Element,
+func boundByOthers(c *Scaling, el *scale.Element, k onpath.Key, o *onpath.Chain, e *onpath.Element,
 	chains map[onpath.Key]*onpath.Chain,
 ) {
 	d, most := deploymentKey(o, e), el.Max
-	for _, other := range c.scaling.users[d] {
+	for _, other := range c.users[d] {
 		x := chains[other]
 		for i := range x.Spec.Through {
 			theirs := &x.Spec.Through[i]
@@ -83,7 +83,7 @@ func boundByOthers(c *Controller, el *scale.Element, k onpath.Key, o *onpath.Cha
 }
 
 // costOf is what the instances of a chain's elements that scale cost in an hour.
-func costOf(c *Controller, o *onpath.Chain) (sum int) {
+func costOf(c *Scaling, o *onpath.Chain) (sum int) {
 	for i := range o.Spec.Through {
 		e := &o.Spec.Through[i]
 		if spec, ok := o.Spec.Scaling.Elements[e.Name()]; ok {
@@ -94,7 +94,7 @@ func costOf(c *Controller, o *onpath.Chain) (sum int) {
 }
 
 // wantedOf is the number of instances of an element now, in each cloudlet.
-func (c *Controller) wantedOf(o *onpath.Chain, e *onpath.Element) int {
+func (c *Scaling) wantedOf(o *onpath.Chain, e *onpath.Element) int {
 	number := func(scaled *int, spec *int) int {
 		switch {
 		case scaled != nil:
@@ -118,14 +118,14 @@ func (c *Controller) wantedOf(o *onpath.Chain, e *onpath.Element) int {
 
 // readyOf counts an element's instances that take new flows, and those that are placed,
 // in the cloudlet of the chain that has the fewest.
-func (c *Controller) readyOf(o *onpath.Chain, e *onpath.Element) (ready, placed int) {
+func (c *Scaling) readyOf(o *onpath.Chain, e *onpath.Element) (ready, placed int) {
 	readyIn, placedIn := map[string]int{}, map[string]int{}
-	for _, i := range c.mirror.instances[deploymentKey(o, e)] {
+	for _, i := range c.instances[deploymentKey(o, e)] {
 		if !i.Spec.Draining.IsZero() {
 			continue
 		}
-		n, ok := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: i.Spec.Node}].(*onpath.Node)
-		if !ok {
+		n := c.nodes[i.Spec.Node]
+		if n == nil {
 			continue
 		}
 		placedIn[n.Spec.Cloudlet]++
@@ -145,9 +145,9 @@ func (c *Controller) readyOf(o *onpath.Chain, e *onpath.Element) (ready, placed 
 }
 
 // othersOf are the other chains that scale and use an element's deployment.
-func (c *Controller) othersOf(k onpath.Key, o *onpath.Chain, e *onpath.Element, chains map[onpath.Key]*onpath.Chain) (list []scale.Other) {
-	for _, other := range c.scaling.users[deploymentKey(o, e)] {
-		x := c.scaling.chains[other]
+func (c *Scaling) othersOf(k onpath.Key, o *onpath.Chain, e *onpath.Element, chains map[onpath.Key]*onpath.Chain) (list []scale.Other) {
+	for _, other := range c.users[deploymentKey(o, e)] {
+		x := c.scaled[other]
 		if other == k || x == nil {
 			continue
 		}
@@ -180,15 +180,15 @@ func usersOf(chains map[onpath.Key]*onpath.Chain) map[onpath.Key][]onpath.Key {
 }
 
 // busyWith says which other chain tries a deployment that this one scales, too; "": none.
-func (c *Controller) busyWith(k onpath.Key, o *onpath.Chain) string {
-	mine := c.scaling.chains[k]
+func (c *Scaling) busyWith(k onpath.Key, o *onpath.Chain) string {
+	mine := c.scaled[k]
 	for i := range o.Spec.Through {
 		e := &o.Spec.Through[i]
 		if _, scales := o.Spec.Scaling.Elements[e.Name()]; !scales {
 			continue
 		}
-		for _, other := range c.scaling.users[deploymentKey(o, e)] {
-			x := c.scaling.chains[other]
+		for _, other := range c.users[deploymentKey(o, e)] {
+			x := c.scaled[other]
 			if other == k || x == nil || x.scaler.Status.Trial == nil && x.scaler.Status.Session == nil {
 				continue
 			}

@@ -1,4 +1,4 @@
-package control
+package scaling
 
 import (
 	"testing"
@@ -11,12 +11,13 @@ import (
 // of it, and not a second time; one that is old does not; nor without a ramp.
 func TestFillUp(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0).UTC()
-	c := &Controller{mirror: newMirror(), wake: make(chan struct{}, 1)}
+	c, objects := New(Options{}), map[onpath.Key]onpath.Object{}
 	version := int64(0)
 	put := func(o onpath.Object) onpath.Object {
 		version++
 		o.Meta().Version = version
-		c.mirror.put(o)
+		objects[onpath.KeyOf(o)] = o
+		c.Note(objects, nil, nil)
 		return o
 	}
 	node := &onpath.Node{TypeMeta: onpath.TypeMeta{Kind: onpath.KindNode}, Metadata: onpath.Metadata{Name: "n1"}}
@@ -38,16 +39,16 @@ func TestFillUp(t *testing.T) {
 		now = now.Add(time.Second)
 		given[old], given[fresh] = given[old]+toOld, given[fresh]+toNew
 		r := round{at: now, instances: map[onpath.Key]uint64{old: given[old], fresh: given[fresh]}}
-		c.scaling.usage.add(r)
+		c.usage.add(r)
 		fillUp(c, now)
 	}
 	is := func(what string, want, woken bool) {
 		t.Helper()
-		if got := c.scaling.filling[fresh]; got != want || c.scaling.filling[old] {
-			t.Errorf("%s: it fills up: %v; all: %v", what, got, c.scaling.filling)
+		if got := c.filling[fresh]; got != want || c.filling[old] {
+			t.Errorf("%s: it fills up: %v; all: %v", what, got, c.filling)
 		}
 		select {
-		case <-c.wake:
+		case <-c.changed:
 			if !woken {
 				t.Errorf("%s: it was planned anew", what)
 			}
@@ -69,7 +70,7 @@ func TestFillUp(t *testing.T) {
 	second(900, 100)
 	is("later", false, false)
 
-	c.scaling.filled = nil
+	c.filled = nil
 	second(900, 100)
 	is("another server, which knows no better", true, true)
 	chain = onpath.Clone(chain)

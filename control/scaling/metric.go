@@ -1,4 +1,4 @@
-package control
+package scaling
 
 import (
 	"context"
@@ -19,8 +19,8 @@ import (
 )
 
 // askMetric has a chain's value pulled from its Prometheus server, if it is time. Callers hold
-// mu and scaling.mu.
-func (c *Controller) askMetric(ctx context.Context, k onpath.Key, o *onpath.Chain, x *scaled, now time.Time) {
+// mu.
+func (c *Scaling) askMetric(ctx context.Context, k onpath.Key, o *onpath.Chain, x *scaled, now time.Time) {
 	m := o.Spec.Scaling.Metric
 	every := min(max(time.Duration(o.Spec.Scaling.Window)/8, time.Second), 15*time.Second)
 	if m.Source != onpath.MetricPulled || x.asking || now.Sub(x.asked) < every {
@@ -36,8 +36,6 @@ func (c *Controller) askMetric(ctx context.Context, k onpath.Key, o *onpath.Chai
 		value, at, err := pull(ctx, m, every)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.scaling.mu.Lock()
-		defer c.scaling.mu.Unlock()
 		x.asking = false
 		now := c.o.Clock().UTC()
 		if err != nil {
@@ -50,8 +48,8 @@ func (c *Controller) askMetric(ctx context.Context, k onpath.Key, o *onpath.Chai
 
 // mayPull reports whether the server asks a URL for a tenant: it stands where tenants may
 // not reach.
-func (c *Controller) mayPull(tenant, url string) bool {
-	t, _ := c.mirror.objects[onpath.Key{Kind: onpath.KindTenant, Name: tenant}].(*onpath.Tenant)
+func (c *Scaling) mayPull(tenant, url string) bool {
+	t := c.tenants[tenant]
 	return tenant == onpath.OperatorTenant || t != nil && slices.Contains(t.Spec.MetricSources, strings.TrimRight(url, "/"))
 }
 
@@ -113,17 +111,15 @@ func (b *boundBody) Read(p []byte) (int, error) {
 }
 
 // ownValues gives chains the values that the nodes count, and what their traffic is.
-func (c *Controller) ownValues(r round, before *round) {
+func (c *Scaling) ownValues(r round, before *round) {
 	if before == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.scaling.mu.Lock()
-	defer c.scaling.mu.Unlock()
 	took := r.at.Sub(before.at).Seconds()
 	for k, o := range c.scalingChains() {
-		x := c.scaling.chains[k]
+		x := c.scaled[k]
 		a, b := before.paths[o.Status.Path], r.paths[o.Status.Path]
 		if x == nil || took <= 0 || b.who == "" || a.who != b.who || b.Packets < a.Packets || b.Bytes < a.Bytes || b.flows < a.flows {
 			continue

@@ -1,4 +1,4 @@
-package control
+package scaling
 
 import (
 	"maps"
@@ -18,10 +18,9 @@ const (
 
 // fillUp finds the instances that fill up: new ones of chains that scale, with fewer packets
 // than are their part. Where that has changed, it is planned anew.
-func fillUp(c *Controller, now time.Time) {
+func fillUp(c *Scaling, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := &c.scaling
 	var filling, filled map[onpath.Key]bool
 	mark := func(m *map[onpath.Key]bool, k onpath.Key) {
 		if *m == nil {
@@ -29,7 +28,7 @@ func fillUp(c *Controller, now time.Time) {
 		}
 		(*m)[k] = true
 	}
-	for _, o := range c.mirror.chains {
+	for _, o := range c.chains {
 		if x := o.Spec.Scaling; x == nil || x.Ramp <= 1 {
 			continue
 		}
@@ -44,10 +43,13 @@ func fillUp(c *Controller, now time.Time) {
 			}
 		}
 	}
-	s.filled = filled
-	if !maps.Equal(filling, s.filling) {
-		s.filling = filling
-		c.kick()
+	c.filled = filled
+	if !maps.Equal(filling, c.filling) {
+		c.filling = filling
+		select {
+		case c.changed <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -58,11 +60,11 @@ type newInstance struct {
 }
 
 // newInstances are an element's new instances in all cloudlets. Callers hold mu.
-func newInstances(c *Controller, o *onpath.Chain, e *onpath.Element, now time.Time) (list []newInstance) {
+func newInstances(c *Scaling, o *onpath.Chain, e *onpath.Element, now time.Time) (list []newInstance) {
 	in := map[string][]*onpath.Instance{}
 	fresh := false
-	for _, i := range c.mirror.instances[deploymentKey(o, e)] {
-		n, ok := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: i.Spec.Node}].(*onpath.Node)
+	for _, i := range c.instances[deploymentKey(o, e)] {
+		n, ok := c.nodes[i.Spec.Node]
 		if ok && i.Spec.Draining.IsZero() && i.Status.State == onpath.InstanceReady {
 			in[n.Spec.Cloudlet] = append(in[n.Spec.Cloudlet], i)
 			fresh = fresh || isNew(i, now)
@@ -72,7 +74,7 @@ func newInstances(c *Controller, o *onpath.Chain, e *onpath.Element, now time.Ti
 		return nil
 	}
 	for _, all := range in {
-		list = append(list, c.scaling.comparePackets(all, e, time.Duration(o.Spec.Scaling.Window), now)...)
+		list = append(list, c.comparePackets(all, e, time.Duration(o.Spec.Scaling.Window), now)...)
 	}
 	return list
 }
@@ -83,8 +85,8 @@ func isNew(i *onpath.Instance, now time.Time) bool {
 }
 
 // comparePackets compares what the instances of an element in one cloudlet were given.
-func (s *scaling) comparePackets(all []*onpath.Instance, e *onpath.Element, window time.Duration, now time.Time) (list []newInstance) {
-	first, last := s.usage.between(max(window/2, time.Second), func(r *round) bool {
+func (c *Scaling) comparePackets(all []*onpath.Instance, e *onpath.Element, window time.Duration, now time.Time) (list []newInstance) {
+	first, last := c.usage.between(max(window/2, time.Second), func(r *round) bool {
 		return !slices.ContainsFunc(all, func(i *onpath.Instance) bool {
 			_, there := r.instances[onpath.KeyOf(i)]
 			return !there || r.at.Before(i.Status.Since.Add(settlesFor))
@@ -98,7 +100,7 @@ func (s *scaling) comparePackets(all []*onpath.Instance, e *onpath.Element, wind
 		if w, ok := e.Weights[i.Spec.Node]; ok {
 			shares[k] = int64(w)
 		}
-		fresh[k], was[k] = isNew(i, now) && !s.filled[key], s.filling[key]
+		fresh[k], was[k] = isNew(i, now) && !c.filled[key], c.filling[key]
 		if first != nil {
 			live[k] = int64(last.instances[key] - min(first.instances[key], last.instances[key]))
 		}
@@ -110,7 +112,7 @@ func (s *scaling) comparePackets(all []*onpath.Instance, e *onpath.Element, wind
 		if !isNew(i, now) {
 			continue
 		}
-		x := newInstance{who: i, behind: behind[k], known: s.filled[onpath.KeyOf(i)]}
+		x := newInstance{who: i, behind: behind[k], known: c.filled[onpath.KeyOf(i)]}
 		if !enough {
 			x.behind = was[k] // nothing is known anew
 		} else if !lacks[k] {

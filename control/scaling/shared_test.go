@@ -1,4 +1,4 @@
-package control
+package scaling
 
 import (
 	"testing"
@@ -13,12 +13,13 @@ import (
 // written yet is no other chain's decision.
 func TestSharedDeployment(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0).UTC()
-	c := &Controller{mirror: newMirror(), wake: make(chan struct{}, 1)}
+	c, objects := New(Options{}), map[onpath.Key]onpath.Object{}
 	version := int64(0)
 	put := func(o onpath.Object) {
 		version++
 		o.Meta().Version = version
-		c.mirror.put(o)
+		objects[onpath.KeyOf(o)] = o
+		c.Note(objects, nil, nil)
 	}
 	for _, n := range []string{"fra", "ber"} {
 		node := &onpath.Node{TypeMeta: onpath.TypeMeta{Kind: onpath.KindNode}, Metadata: onpath.Metadata{Name: n}}
@@ -48,11 +49,11 @@ func TestSharedDeployment(t *testing.T) {
 	web := chain("web", onpath.ElementScaling{Min: 1, Max: 9, Cost: 1}, 0)
 	view := func() scale.Element {
 		chains := c.scalingChains()
-		c.scaling.users, c.scaling.chains = usersOf(chains), map[onpath.Key]*scaled{}
+		c.users, c.scaled = usersOf(chains), map[onpath.Key]*scaled{}
 		for k, o := range chains {
-			c.scaling.chains[k] = newScaled(k, o, now)
+			c.scaled[k] = newScaled(k, o, now)
 		}
-		return c.scaleView(onpath.KeyOf(web), web, c.scaling.chains[onpath.KeyOf(web)], chains, now).Elements[0]
+		return c.scaleView(onpath.KeyOf(web), web, c.scaled[onpath.KeyOf(web)], chains, now).Elements[0]
 	}
 	is := func(what string, least, most int) {
 		t.Helper()
@@ -70,7 +71,7 @@ func TestSharedDeployment(t *testing.T) {
 
 	chains := c.scalingChains()
 	k := onpath.KeyOf(web)
-	x := c.scaling.chains[k]
+	x := c.scaled[k]
 	decided := func(n int) int {
 		c.scaleChain(k, web, x, chains, now)
 		x.scaler.Status.Wanted["ids"] = n

@@ -1,4 +1,4 @@
-package control
+package scaling
 
 import (
 	"fmt"
@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/plan"
 )
 
 // TestServingNodes: of a thousand nodes only those are asked that have instances or paths of
@@ -14,7 +13,7 @@ import (
 func TestServingNodes(t *testing.T) {
 	chain := &onpath.Chain{Metadata: onpath.Metadata{Tenant: "acme", Name: "web"}}
 	chain.Spec.Through = []onpath.Element{{Function: "fw"}}
-	c := &Controller{nodes: map[string]*session{}}
+	c := &Scaling{plans: map[string]*onpath.NodePlan{}, connected: map[string]bool{}}
 	for i := range 1000 {
 		p := &onpath.NodePlan{Instances: []onpath.InstancePlan{{Tenant: "acme", Name: "x", Deployment: "another"}}}
 		switch i {
@@ -25,7 +24,8 @@ func TestServingNodes(t *testing.T) {
 		case 7:
 			p.Datapath.Paths = []onpath.Path{{Chain: "acme/other"}}
 		}
-		c.nodes[fmt.Sprintf("n%d", i)] = &session{connected: true, state: plan.NodeState{Acked: p}}
+		name := fmt.Sprintf("n%d", i)
+		c.plans[name], c.connected[name] = p, true
 	}
 	names := c.servingNodes(map[onpath.Key]*onpath.Chain{{Kind: onpath.KindChain, Tenant: "acme", Name: "web"}: chain})
 	if slices.Sort(names); !slices.Equal(names, []string{"n3", "n5"}) {

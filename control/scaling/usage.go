@@ -1,4 +1,4 @@
-package control
+package scaling
 
 import (
 	"context"
@@ -49,8 +49,8 @@ type used struct {
 const maxRounds = 64
 
 // measure asks the nodes of chains that scale what instances use, as often as the shortest window wants it.
-func (c *Controller) measure(ctx context.Context) {
-	u := &c.scaling.usage
+func (c *Scaling) measure(ctx context.Context) {
+	u := &c.usage
 	c.mu.Lock()
 	window := time.Duration(0)
 	chains := c.scalingChains()
@@ -82,7 +82,7 @@ func (c *Controller) measure(ctx context.Context) {
 
 // servingNodes are the connected nodes that run instances of chains' elements or have their
 // paths. Callers hold mu.
-func (c *Controller) servingNodes(chains map[onpath.Key]*onpath.Chain) (names []string) {
+func (c *Scaling) servingNodes(chains map[onpath.Key]*onpath.Chain) (names []string) {
 	deployments := map[onpath.Key]bool{}
 	for _, o := range chains {
 		for i := range o.Spec.Through {
@@ -97,8 +97,8 @@ func (c *Controller) servingNodes(chains map[onpath.Key]*onpath.Chain) (names []
 			return chains[onpath.Key{Kind: onpath.KindChain, Tenant: tenant, Name: name}] != nil
 		})
 	}
-	for name, st := range c.nodes {
-		if st.connected && st.state.Acked != nil && serves(st.state.Acked) {
+	for name, p := range c.plans {
+		if c.connected[name] && serves(p) {
 			names = append(names, name)
 		}
 	}
@@ -128,7 +128,7 @@ type nodeUsage struct {
 }
 
 // askUsage asks nodes at once; those that do not answer are left out.
-func (c *Controller) askUsage(ctx context.Context, nodes []string) (list []nodeUsage) {
+func (c *Scaling) askUsage(ctx context.Context, nodes []string) (list []nodeUsage) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	var mu sync.Mutex
@@ -159,18 +159,18 @@ func (c *Controller) askUsage(ctx context.Context, nodes []string) (list []nodeU
 }
 
 // addUp adds answers up by deployment and path.
-func (c *Controller) addUp(answers []nodeUsage) round {
+func (c *Scaling) addUp(answers []nodeUsage) round {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := round{at: c.o.Clock().UTC(), deployments: map[onpath.Key]used{}, paths: map[onpath.PathID]entered{},
 		instances: map[onpath.Key]uint64{}}
 	for _, a := range answers {
-		st := c.nodes[a.node]
-		if st == nil || st.state.Acked == nil {
+		in := c.plans[a.node]
+		if in == nil {
 			continue
 		}
-		for i := range st.state.Acked.Instances {
-			p := &st.state.Acked.Instances[i]
+		for i := range in.Instances {
+			p := &in.Instances[i]
 			u, ok := a.usage[p.Tenant+"/"+p.Name]
 			if !ok || p.Draining {
 				continue
