@@ -119,7 +119,7 @@ func (c *ContainerSpec) traits() FunctionTraits {
 
 func (c *ContainerSpec) brings(at string) Brought {
 	return Brought{
-		Files:  []BroughtFiles{{at + ".files", c.Files}},
+		Files:  []BroughtFiles{{at + ".files", c.Files, false}},
 		Images: []BroughtImage{{at + ".image", &c.Image}},
 	}
 }

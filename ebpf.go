@@ -45,7 +45,7 @@ func (e *EBPFSpec) traits() FunctionTraits {
 
 func (e *EBPFSpec) brings(at string) Brought {
 	return Brought{
-		Files: []BroughtFiles{{at + ".files", e.Files}},
+		Files: []BroughtFiles{{at + ".files", e.Files, true}},
 		Objects: []BroughtObject{{
 			Field: at + ".object", Name: &e.Object, Code: &e.Code, Most: MaxObjectBytes,
 			Remedy: objectTooLarge,

@@ -87,6 +87,7 @@ type Brought struct {
 type BroughtFiles struct {
 	Field string
 	Files map[string]File
+	Lists bool // a large one may be a list of addresses
 }
 
 // BroughtObject is a compiled file. Name is its path until the client has read it, which

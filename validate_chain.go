@@ -20,8 +20,8 @@ func (h *Hosts) Validate() error {
 		v.add("spec.fromFile", "use onpath apply, or send what is in it as addresses",
 			"%s lies on the client, which has to read it", quote(s.FromFile))
 	}
-	s.Addresses = v.prefixesUpTo(maxHosts, "spec.addresses", s.Addresses)
-	s.Virtual = v.prefixes("spec.virtual", s.Virtual)
+	s.Addresses = v.prefixes("spec.addresses", s.Addresses, maxHosts)
+	s.Virtual = v.prefixes("spec.virtual", s.Virtual, maxPrefixes)
 	for i, p := range s.Virtual {
 		if slices.ContainsFunc(s.Addresses, func(a Prefix) bool { return a.Overlaps(p.Prefix) }) {
 			v.add(index("spec.virtual", i), "take it out of one of them", "%s is in addresses too", p)
@@ -39,11 +39,7 @@ func (h *Hosts) Validate() error {
 }
 
 // prefixes checks a set of prefixes and puts it into order.
-func (v *validation) prefixes(at string, list []Prefix) []Prefix {
-	return v.prefixesUpTo(maxPrefixes, at, list)
-}
-
-func (v *validation) prefixesUpTo(most int, at string, list []Prefix) []Prefix {
+func (v *validation) prefixes(at string, list []Prefix, most int) []Prefix {
 	if len(list) > most {
 		v.add(at, "write fewer, larger ones", "%d prefixes are too many; at most %d", len(list), most)
 		return list
@@ -132,7 +128,7 @@ func (v *validation) endpoints(at string, e *Endpoints, tenant string) {
 	case given > 1:
 		v.add(at, "keep one of them", "is more than one of any, prefixes, hosts and deployment")
 	}
-	e.Prefixes = v.prefixes(at+".prefixes", e.Prefixes)
+	e.Prefixes = v.prefixes(at+".prefixes", e.Prefixes, maxPrefixes)
 	if e.Hosts != "" {
 		v.ref(at+".hosts", &e.Hosts, "Hosts", tenant)
 	}
@@ -188,8 +184,8 @@ func (v *validation) selector(at string, s *Selector, f family, c *ChainSpec) {
 	v.protocol(at+".protocol", s)
 	s.SourcePorts = v.ports(at+".sourcePorts", s.SourcePorts, s.Protocol)
 	s.DestinationPorts = v.ports(at+".destinationPorts", s.DestinationPorts, s.Protocol)
-	s.Sources = v.prefixes(at+".sources", s.Sources)
-	s.Destinations = v.prefixes(at+".destinations", s.Destinations)
+	s.Sources = v.prefixes(at+".sources", s.Sources, maxPrefixes)
+	s.Destinations = v.prefixes(at+".destinations", s.Destinations, maxPrefixes)
 	src, dst := families(s.Sources), families(s.Destinations)
 	if f != noFamily && src.both(dst).both(f) == noFamily {
 		where, has, other := at+".destinations", dst, f.both(src)

@@ -41,7 +41,7 @@ func readFiles(d *Document, dir string) []located {
 			errs = append(errs, d.readObject(b, dir)...)
 		}
 		for _, b := range brings.Files {
-			errs = append(errs, d.readFiles(b.Field, b.Files, o.Spec.EBPF != nil, dir)...)
+			errs = append(errs, d.readFiles(b.Field, b.Files, b.Lists, dir)...)
 		}
 		return errs
 	case *onpath.Hosts:
