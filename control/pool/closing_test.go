@@ -353,7 +353,7 @@ func TestMeteredDays(t *testing.T) {
 		}
 		began := time.Now()
 		f.closeDays()
-		if n := hour / 24; hour > 24 && hour%24 == 2 {
+		if n := hour / 24; hour > 24 && hour%24 == 1 {
 			after[n] = size()
 			files := int64(0)
 			list, _ := os.ReadDir(dir)

@@ -99,6 +99,10 @@ func TestQuotaOfDecisions(t *testing.T) {
 	if u := s.Use(); u.InUse < u.Quota*8/10 {
 		t.Errorf("decisions end at %+v", u)
 	}
+	balance := onpath.Batch{Records: []onpath.Record{{Path: "carried", Value: []byte("1")}}}
+	if _, err := s.Write(store.MakesRoom(t.Context()), balance); err != nil {
+		t.Errorf("what deletions need: %v", err)
+	}
 	if err := commit(t.Context(), s, deletionOf(large("f0"))); err != nil {
 		t.Errorf("a deletion: %v", err)
 	}
