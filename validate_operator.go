@@ -35,7 +35,7 @@ func (t *Tenant) Validate() error {
 	if len(t.Spec.Addresses) > 0 && t.Metadata.Name == OperatorTenant {
 		v.add("spec.addresses", "take it out", "tenant %s may select any traffic", OperatorTenant)
 	}
-	t.Spec.Addresses = v.prefixes("spec.addresses", t.Spec.Addresses)
+	t.Spec.Addresses = v.prefixes("spec.addresses", t.Spec.Addresses, maxPrefixes)
 	v.number("spec.registries", len(t.Spec.Registries), 0, 100)
 	for i, r := range t.Spec.Registries {
 		if !registryName.MatchString(r) {
@@ -77,7 +77,7 @@ func (c *Cloudlet) Validate() error {
 		v.add("spec.location.longitude", "write degrees east, -180 to 180", "%v is out of range", l.Longitude)
 	}
 	v.number("spec.operatorShare", c.Spec.OperatorShare, 0, 100)
-	c.Spec.Prefixes = v.prefixes("spec.prefixes", c.Spec.Prefixes)
+	c.Spec.Prefixes = v.prefixes("spec.prefixes", c.Spec.Prefixes, maxPrefixes)
 	if iso := c.Spec.Isolation; iso != nil {
 		iso.Capabilities = v.allowedCapabilities("spec.isolation.capabilities", iso.Capabilities)
 		if iso.UserNamespaces != "" {
