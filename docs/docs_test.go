@@ -141,6 +141,19 @@ func TestPagesAreFound(t *testing.T) {
 	}
 }
 
+// TestParagraphsAreShort: a paragraph of a page, or item of a list, has 120 words at
+// most; tables and code apart.
+func TestParagraphsAreShort(t *testing.T) {
+	code := regexp.MustCompile("(?s)```.*?```")
+	for _, page := range pages(t) {
+		for _, p := range regexp.MustCompile(`\n\s*\n|\n(?:- |\d+\. )`).Split(code.ReplaceAllString(read(t, page), ""), -1) {
+			if n := len(strings.Fields(p)); n > 120 && !strings.HasPrefix(strings.TrimSpace(p), "|") {
+				t.Errorf("%s: a paragraph has %d words: %.60s…", page, n, p)
+			}
+		}
+	}
+}
+
 // Every reason for which a packet is dropped is explained.
 func TestDropReasons(t *testing.T) {
 	text := read(t, "troubleshooting.md")
