@@ -16,22 +16,12 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/base"
 	"github.com/onpath/onpath/node/fault"
+	"github.com/onpath/onpath/node/instance"
 	"github.com/onpath/onpath/node/leases"
 	"github.com/onpath/onpath/node/machine"
+	"github.com/onpath/onpath/node/meter"
 	"github.com/onpath/onpath/node/peers"
 	"github.com/onpath/onpath/node/punt"
-)
-
-// Labels that the agent gives to what it starts, in onpath.RunSpec.Labels; they
-// are how a restarted agent knows its own.
-const (
-	LabelNode       = "onpath.node"
-	LabelState      = "onpath.state" // the agent's StateDir
-	LabelTenant     = "onpath.tenant"
-	LabelDeployment = "onpath.deployment"
-	LabelInstance   = "onpath.instance"
-	LabelUID        = "onpath.uid"
-	LabelShape      = "onpath.shape" // hash of what cannot change while it runs
 )
 
 // Session is the way to the server (session.Session is one). Report and Event
@@ -97,9 +87,9 @@ type Agent struct {
 	part      *base.Part
 	opt       Options
 	peers     *peers.Peers
-	instances *set
-	meters    *meters
-	flows     *flows
+	instances *instance.Set
+	meters    *meter.Meters
+	flows     *meter.Flows
 	machine   *machine.Machine
 	exempt    *machine.Exempt
 	faults    *fault.Faults
@@ -159,16 +149,16 @@ func New(o Options) (*Agent, error) {
 		started: o.Clock.Now(), up: make(chan struct{}),
 		count: make(chan struct{}, 1), retry: make(chan struct{}, 1),
 	}
-	a.meters, a.flows = newMeters(a.part), &flows{part: a.part}
+	a.meters, a.flows = meter.New(a.part), meter.NewFlows(a.part)
 	a.apply = newApplier(a)
 	a.peers, a.faults = peers.New(a.part, a.apply.Rounds), fault.New(a.part, o.FaultKeeper)
 	a.machine = machine.New(a.part, a.apply.Rounds, machine.Options{Spec: o.Spec, SetForwarding: o.SetForwarding})
 	a.exempt = machine.NewExempt(a.part, a.apply.Rounds, a.machine, a.up)
 	a.punts = punt.New()
 	a.leases = leases.New(a.part, a.machine, a.punts, leases.Options{Blocks: o.Blocks, ModuleSources: o.ModuleSources})
-	a.instances = newSet(a.part, parts{Rounds: a.apply.Rounds, Machine: a.machine, Exempt: a.exempt, Punts: a.punts, Meters: a.meters,
+	a.instances = instance.New(a.part, instance.Parts{Rounds: a.apply.Rounds, Machine: a.machine, Exempt: a.exempt, Punts: a.punts, Meters: a.meters,
 		Forwarding: &a.apply.forwarding},
-		setOptions{Runtimes: o.Runtimes, Open: o.Open, Secrets: o.Secrets, StopGrace: o.StopGrace})
+		instance.Options{Runtimes: o.Runtimes, Open: o.Open, Secrets: o.Secrets, StopGrace: o.StopGrace})
 	a.applyTime = newApplyTime()
 	return a, nil
 }
@@ -200,21 +190,21 @@ func (a *Agent) Run(ctx context.Context) error {
 			Remedy: "take the old node off this machine first (onpath node off), or use another folder",
 		}
 	}
-	if err := a.meters.load(); err != nil {
+	if err := a.meters.Load(); err != nil {
 		a.part.Log.Error("what instances have used so far cannot be read; it is metered anew", "err", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
 		cancel()
 		a.part.Wait()
-		a.instances.close()
+		a.instances.Close()
 	}()
 	a.part.Begin(ctx)
 	if err := a.leases.Restore(); err != nil {
 		a.part.Log.Error("leases end now, for what is known of them cannot be read", "err", err)
 	}
 	a.leased = a.leases.Current()
-	if err := a.instances.open(ctx); err != nil {
+	if err := a.instances.Open(ctx); err != nil {
 		return err
 	}
 	if saved != nil {
@@ -234,7 +224,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.part.Go(a.machine.Watch)
 	a.part.Go(a.peers.Run)
 	a.part.Go(func(ctx context.Context) { watchNewFlows(ctx, a.part) })
-	a.part.Go(a.instances.run)
+	a.part.Go(a.instances.Run)
 	a.part.Go(a.retryPlan)
 	a.part.Go(a.countLoop)
 	a.part.Go(a.meterLoop)
@@ -245,7 +235,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.part.Go(func(ctx context.Context) { a.punts.Run(ctx, a.opt.Datapath) })
 	a.faults.Resume()
 	a.part.Go(a.reportLoop)
-	a.instances.awaitLooked(ctx)
+	a.instances.AwaitLooked(ctx)
 	a.part.Go(a.apply.run)
 	a.apply.Kick(true)
 	a.apply.AwaitFirst(ctx)
@@ -298,7 +288,7 @@ func (a *Agent) reconcile() {
 	}
 	joined := a.joined()
 	a.apply.Name(&joined.Datapath)
-	a.instances.want(joined.Instances)
+	a.instances.Want(joined.Instances)
 }
 
 // Health is an error while the agent does not do its work: not up yet, or a
@@ -347,7 +337,7 @@ func (a *Agent) tellEngines() {
 	number := a.leased.Number
 	a.mu.Unlock()
 	engines := map[onpath.VportID]onpath.LeaseStatus{}
-	for _, f := range a.instances.facts() {
+	for _, f := range a.instances.Facts() {
 		if f.Leaving || !f.Lease() {
 			continue
 		}

@@ -152,7 +152,7 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 		Leases: leased,
 		Peers:  a.peers.States(plan.Datapath.Peers), Exempt: a.exempt.Rules(plan.Datapath.Underlay, m),
 	}
-	all := a.instances.facts()
+	all := a.instances.Facts()
 	named := map[onpath.VportID]bool{}
 	for _, f := range all {
 		for _, v := range f.Vports() {
@@ -180,7 +180,7 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 // applied acknowledges the plan once nothing of it is missing.
 func (a *Agent) applied(plan *onpath.NodePlan, missing []onpath.VportID) {
 	wrong := ""
-	for _, f := range a.instances.facts() {
+	for _, f := range a.instances.Facts() {
 		if f.WireErr != "" && slices.ContainsFunc(missing, func(v onpath.VportID) bool { return v == f.Plan.Vport || v == f.Plan.Back }) {
 			wrong = "instance " + f.Name() + " cannot be connected: " + f.WireErr
 		}
@@ -212,7 +212,7 @@ func (a *Agent) applied(plan *onpath.NodePlan, missing []onpath.VportID) {
 		a.part.Log.Info("plan is in force", "generation", plan.Generation)
 	}
 	base.Kick(a.part.ReportDue)
-	a.instances.sweepOnce()
+	a.instances.SweepOnce()
 }
 
 func (a *Agent) applyFailed(plan *onpath.NodePlan, err error) {
@@ -231,7 +231,7 @@ func (a *Agent) applyFailed(plan *onpath.NodePlan, err error) {
 // routedWirings are those of the instances whose kernels may forward, by vport.
 func (a *Agent) routedWirings() map[onpath.VportID]wiring.Wiring {
 	out := map[onpath.VportID]wiring.Wiring{}
-	for _, f := range a.instances.facts() {
+	for _, f := range a.instances.Facts() {
 		if w := wiring.Of(f.ID, f.Plan); f.Wired && w.Forwards() {
 			out[w.Vport] = w
 		}

@@ -19,7 +19,7 @@ func (a *Agent) Fault(r onpath.FaultRequest) (*onpath.Fault, error) {
 	if r.Kind.OfNode() {
 		return a.faultOfNode(r)
 	}
-	f, err := a.instances.fact(r.Instance)
+	f, err := a.instances.Fact(r.Instance)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func peerNamed(plan *onpath.NodePlan, self, name string) (onpath.Peer, error) {
 
 // running are the first processes of all instances.
 func (a *Agent) running() (list []int) {
-	for _, f := range a.instances.facts() {
+	for _, f := range a.instances.Facts() {
 		if f.Process != nil && f.Process.Pid() != 0 {
 			list = append(list, f.Process.Pid())
 		}

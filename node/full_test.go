@@ -7,6 +7,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node"
+	"github.com/onpath/onpath/node/instance"
 )
 
 // filling is a runtime whose processes relay, and are as full as the channel says.
@@ -70,17 +71,17 @@ func TestFull(t *testing.T) {
 	var name string
 	b.until("the report says that it is full", func() bool {
 		for _, i := range r.server.last().Instances {
-			if i.Full && i.Reason == node.ReasonRelayFull && i.State == onpath.InstanceReady && i.Message != "" {
+			if i.Full && i.Reason == instance.ReasonRelayFull && i.State == onpath.InstanceReady && i.Message != "" {
 				name = i.Name
 			}
 		}
 		return name != ""
 	})
-	b.until("an event says so", func() bool { return slices.Contains(r.server.reasons(), node.ReasonRelayFull) })
+	b.until("an event says so", func() bool { return slices.Contains(r.server.reasons(), instance.ReasonRelayFull) })
 	full <- "" // one that has room says it again, or the full one has room
 	full <- ""
 	b.until("it takes new flows again", func() bool { return fullOnes() == 0 })
-	b.until("an event says that too", func() bool { return slices.Contains(r.server.reasons(), node.ReasonRelayOpen) })
+	b.until("an event says that too", func() bool { return slices.Contains(r.server.reasons(), instance.ReasonRelayOpen) })
 	if i, _ := r.server.instance(name); i.State != onpath.InstanceReady {
 		t.Errorf("it is %s", i.State)
 	}

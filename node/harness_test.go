@@ -23,6 +23,7 @@ import (
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/node"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/instance"
 	"github.com/onpath/onpath/runtime/fake"
 )
 
@@ -73,7 +74,7 @@ func (r told) Start(ctx context.Context, s onpath.RunSpec) (onpath.Process, erro
 	if err != nil {
 		return nil, err
 	}
-	r.recorder.tell("start %s", s.Labels[node.LabelInstance])
+	r.recorder.tell("start %s", s.Labels[instance.LabelInstance])
 	return toldProcess{p, r.recorder}, nil
 }
 
@@ -83,7 +84,7 @@ func (r told) Create(ctx context.Context, s onpath.RunSpec) (onpath.Created, err
 	if err != nil {
 		return nil, err
 	}
-	return toldCreated{c, r.recorder, s.Labels[node.LabelInstance]}, nil
+	return toldCreated{c, r.recorder, s.Labels[instance.LabelInstance]}, nil
 }
 
 type toldCreated struct {
@@ -128,10 +129,10 @@ type toldProcess struct {
 
 func (p toldProcess) Stop(ctx context.Context, grace time.Duration) error {
 	if p.Process.Pid() != 0 {
-		p.recorder.tell("stop %s", p.Labels()[node.LabelInstance])
+		p.recorder.tell("stop %s", p.Labels()[instance.LabelInstance])
 	}
 	if f := p.recorder.stopping; f != nil {
-		if err := f(ctx, p.Labels()[node.LabelInstance]); err != nil {
+		if err := f(ctx, p.Labels()[instance.LabelInstance]); err != nil {
 			return err
 		}
 	}

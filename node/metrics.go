@@ -73,7 +73,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	c.a.mu.Lock()
 	acked := c.a.acked
 	c.a.mu.Unlock()
-	for _, f := range c.a.instances.facts() {
+	for _, f := range c.a.instances.Facts() {
 		states[f.State]++
 		for _, v := range f.Vports() {
 			names[v] = f.Name()

@@ -16,7 +16,9 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/base"
 	"github.com/onpath/onpath/node/fault"
+	"github.com/onpath/onpath/node/instance"
 	"github.com/onpath/onpath/node/machine"
+	"github.com/onpath/onpath/node/meter"
 	"github.com/onpath/onpath/node/notify"
 	"github.com/onpath/onpath/node/peers"
 	"github.com/onpath/onpath/node/wiring"
@@ -146,7 +148,7 @@ func (f *off) guard() {
 
 // wires removes devices and namespaces, found by record, by alias and by name.
 func (f *off) wires() {
-	records, err := loadRecords(f.dir)
+	records, err := instance.Records(f.dir)
 	if err != nil {
 		f.errs = append(f.errs, err)
 	}
@@ -166,9 +168,9 @@ func (f *off) wires() {
 	for _, n := range names {
 		if _, ok := records[n.Name()]; !ok {
 			if records == nil {
-				records = map[string]record{}
+				records = map[string]instance.Record{}
 			}
-			records[n.Name()] = record{ID: n.Name()}
+			records[n.Name()] = instance.Record{ID: n.Name()}
 		}
 	}
 	for id, rec := range records {
@@ -187,7 +189,7 @@ func (f *off) folder() {
 	}
 	f.step(true, "the state in "+string(f.dir), func() error {
 		errs := []error{fault.EndAll(f.dir)} // while it is known what they stopped
-		kept := []string{planFile(f.dir), meterFile(f.dir), peers.LostFile(f.dir), machine.HeldFile(f.dir),
+		kept := []string{planFile(f.dir), meter.File(f.dir), peers.LostFile(f.dir), machine.HeldFile(f.dir),
 			f.dir.Records(), f.dir.Namespaces(),
 			f.dir.Faults(), f.dir.Identity(), notify.Dir(f.dir), f.dir.File("lock")}
 		for _, p := range kept {

@@ -44,9 +44,9 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 			return a.opt.Datapath.Capture(ctx, s, stream)
 		})
 	case onpath.OpExec:
-		return serve(request, func(e onpath.ExecRequest) error { return a.instances.exec(ctx, e, stream) })
+		return serve(request, func(e onpath.ExecRequest) error { return a.instances.Exec(ctx, e, stream) })
 	case onpath.OpLogs:
-		return serve(request, func(l onpath.LogsRequest) error { return a.instances.logs(ctx, l, stream) })
+		return serve(request, func(l onpath.LogsRequest) error { return a.instances.Logs(ctx, l, stream) })
 	case onpath.OpFault:
 		return serve(request, func(f onpath.FaultRequest) error {
 			done, err := a.Fault(f)
@@ -58,7 +58,7 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 	case onpath.OpDistances:
 		return json.NewEncoder(stream).Encode(a.peers.Distances())
 	case onpath.OpNotifications:
-		return a.instances.notifier.Deliver(ctx, stream)
+		return a.instances.Deliver(ctx, stream)
 	case onpath.OpUsage:
 		return json.NewEncoder(stream).Encode(a.Usage(ctx))
 	case onpath.OpMeters:
@@ -129,7 +129,7 @@ func (a *Agent) look(ctx context.Context, r onpath.LookRequest, w io.Writer) (er
 // capturable refuses the vport of an ebpf function, which only numbers it: no packet
 // enters or leaves there, and a capture would write nothing for ever.
 func (a *Agent) capturable(v onpath.VportID) error {
-	for _, f := range a.instances.facts() {
+	for _, f := range a.instances.Facts() {
 		if f.Plan.Vport == v && f.Plan.Spec.Inline() {
 			e := onpath.Errorf(onpath.CodeUnsupported,
 				"an ebpf function runs in the kernel, without an interface of its own: there is nothing to capture at")
@@ -143,7 +143,7 @@ func (a *Agent) capturable(v onpath.VportID) error {
 // Usage is what each running instance has used, by tenant/name.
 func (a *Agent) Usage(ctx context.Context) map[string]onpath.Usage {
 	out := map[string]onpath.Usage{}
-	for _, f := range a.instances.facts() {
+	for _, f := range a.instances.Facts() {
 		if f.Process == nil {
 			continue
 		}

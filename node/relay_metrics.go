@@ -38,7 +38,7 @@ func (c collector) collectRelays(ch chan<- prometheus.Metric) {
 // processesOf are the running processes of a kind, by tenant/name.
 func processesOf[T any](a *Agent) map[string]T {
 	out := map[string]T{}
-	for _, f := range a.instances.facts() {
+	for _, f := range a.instances.Facts() {
 		if p, ok := f.Process.(T); ok && !f.Leaving {
 			out[f.Name()] = p
 		}

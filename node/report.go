@@ -10,6 +10,8 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/instance"
+	"github.com/onpath/onpath/node/meter"
 )
 
 // reportLoop reports every change at once, and as a sign of life every
@@ -40,14 +42,14 @@ func (a *Agent) reportLoop(ctx context.Context) {
 func (a *Agent) Report() onpath.NodeReport {
 	a.tellEngines()
 	inForce, m, leases := a.apply.InForce(), a.machine.Current(), a.leases.Reports()
-	all := a.instances.facts()
+	all := a.instances.Facts()
 	a.mu.Lock()
 	r := onpath.NodeReport{
 		Node: a.opt.Name, Plan: a.acked, PlanError: a.planProblem(),
 		Version: a.opt.Version, Kernel: m.Kernel, Started: a.started,
 		Capacity: m.Capacity, UnderlayMTU: m.UnderlayMTU, UnderlayDevice: m.UnderlayDevice, NoHostImage: !a.opt.HostImage,
 		Blocks: a.opt.Blocks, Knows: onpath.Abilities(),
-		Addresses: m.Addresses, Conditions: slices.Clone(m.Conditions), Paths: a.flows.ofPaths(a.inForce),
+		Addresses: m.Addresses, Conditions: slices.Clone(m.Conditions), Paths: a.flows.OfPaths(a.inForce),
 		Unreachable: a.peers.Unreachable(), Distances: a.peers.Distances(),
 		Leases: leases,
 	}
@@ -66,7 +68,7 @@ func (a *Agent) Report() onpath.NodeReport {
 		named[f.Name()] = true
 		r.Instances = append(r.Instances, a.reportOf(&f, inForce))
 	}
-	for _, gone := range a.instances.gone() {
+	for _, gone := range a.instances.Gone() {
 		if !named[gone.Tenant+"/"+gone.Name] {
 			r.Instances = append(r.Instances, gone)
 		}
@@ -78,7 +80,7 @@ func (a *Agent) Report() onpath.NodeReport {
 }
 
 // reportOf is the report of an instance.
-func (a *Agent) reportOf(f *Fact, inForce map[onpath.VportID]bool) onpath.InstanceReport {
+func (a *Agent) reportOf(f *instance.Fact, inForce map[onpath.VportID]bool) onpath.InstanceReport {
 	wired := true
 	for _, v := range f.Vports() {
 		wired = wired && inForce[v]
@@ -89,7 +91,7 @@ func (a *Agent) reportOf(f *Fact, inForce map[onpath.VportID]bool) onpath.Instan
 		Full: f.Full != "",
 	}
 	if f.Plan.Draining {
-		r.Flows = a.flows.of(f.Number, f.Drains)
+		r.Flows = a.flows.Of(f.Number, f.Drains)
 	}
 	if f.State != onpath.InstanceReady {
 		r.Printed = f.Printed
@@ -98,21 +100,21 @@ func (a *Agent) reportOf(f *Fact, inForce map[onpath.VportID]bool) onpath.Instan
 	if m, ok := f.Process.(onpath.Modular); ok && f.State != onpath.InstanceStopped {
 		r.Modules = m.Modules()
 	}
-	out, spoofing := outOfService(r.Modules), a.meters.spoofing(f.Number, &f.Plan)
+	out, spoofing := outOfService(r.Modules), a.meters.Spoofing(f.Number, &f.Plan)
 	switch {
 	case why.Words != "":
 	case r.Refused != "":
-		why = Cause{"ConfigRefused", "keeps its configuration from before, for it refused the new one: " + r.Refused}
+		why = instance.Cause{Reason: "ConfigRefused", Words: "keeps its configuration from before, for it refused the new one: " + r.Refused}
 	case f.WireErr != "":
-		why = Cause{"WiringFailed", "its network is not as it should be: " + f.WireErr}
+		why = instance.Cause{Reason: "WiringFailed", Words: "its network is not as it should be: " + f.WireErr}
 	case f.Full != "":
-		why = Cause{ReasonRelayFull, fullWords[f.Full]}
+		why = f.FullCause()
 	case out != "":
-		why = Cause{"ModuleOut", out}
+		why = instance.Cause{Reason: "ModuleOut", Words: out}
 	case spoofing != "":
-		why = Cause{onpath.ReasonSpoofed, spoofing}
+		why = instance.Cause{Reason: onpath.ReasonSpoofed, Words: spoofing}
 	case f.LeftOut != "":
-		why = Cause{"LogLeftOut", f.LeftOut}
+		why = instance.Cause{Reason: "LogLeftOut", Words: f.LeftOut}
 	}
 	r.Reason, r.Message = why.Reason, why.Words
 	return r
@@ -164,13 +166,13 @@ func (a *Agent) meterLoop(ctx context.Context) {
 	}
 }
 
-func (a *Agent) readMeters(ctx context.Context) { a.meters.readNow(ctx, a.instances.readings(nil)) }
+func (a *Agent) readMeters(ctx context.Context) { a.meters.Read(ctx, a.instances.Readings(nil)) }
 
 // Meters are what instances have used, by UID. Those that are billed and gone are forgotten.
 func (a *Agent) Meters(ctx context.Context, r onpath.MeterRequest) ([]onpath.Meter, error) {
-	a.meters.forgetBilled(r.Billed)
+	a.meters.ForgetBilled(r.Billed)
 	a.readMeters(ctx)
-	return a.meters.list()
+	return a.meters.List()
 }
 
 // countLoop counts flows when a report is due, but never for longer than it rests
@@ -189,7 +191,7 @@ func (a *Agent) countLoop(ctx context.Context) {
 			continue
 		}
 		inForce, list := a.draining()
-		if a.flows.count(ctx, inForce, list) {
+		if a.flows.Count(ctx, inForce, list) {
 			base.Kick(a.part.ReportDue)
 		}
 		now := a.part.Clock.Now()
@@ -199,7 +201,7 @@ func (a *Agent) countLoop(ctx context.Context) {
 
 // draining are the instances of which the data path knows already that they drain: to all
 // others flows may still come. inForce is the plan that was acknowledged last.
-func (a *Agent) draining() (inForce *onpath.NodePlan, list []draining) {
+func (a *Agent) draining() (inForce *onpath.NodePlan, list []meter.Draining) {
 	a.mu.Lock()
 	inForce = a.inForce
 	plan := cmp.Or(a.appliedPlan, inForce)
@@ -210,12 +212,12 @@ func (a *Agent) draining() (inForce *onpath.NodePlan, list []draining) {
 	drains := map[string]bool{}
 	for _, p := range plan.Instances {
 		if p.Draining {
-			drains[instanceID(a.opt.Name, p)] = true
+			drains[instance.ID(a.opt.Name, p)] = true
 		}
 	}
-	for _, f := range a.instances.facts() {
+	for _, f := range a.instances.Facts() {
 		if f.Plan.Draining && drains[f.ID] {
-			list = append(list, draining{f.Number, f.Drains, f.Vports()})
+			list = append(list, meter.Draining{Number: f.Number, Drains: f.Drains, Vports: f.Vports()})
 		}
 	}
 	return inForce, list

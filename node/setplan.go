@@ -119,7 +119,7 @@ func (a *Agent) setPlan(ctx context.Context, p *onpath.NodePlan, again *refusal)
 		base.Kick(a.part.ReportDue)
 		return nil
 	}
-	a.instances.expect(p.Instances)
+	a.instances.Expect(p.Instances)
 	if err := savePlan(a.part.Dir, savedPlan{Node: a.opt.Name, Wanted: p, InForce: inForce}); err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (a *Agent) setPlan(ctx context.Context, p *onpath.NodePlan, again *refusal)
 	if p.Leases != nil { // a publisher's engine is to be there at once
 		soon = append(slices.Clip(soon), onpath.FunctionSpec{Wasm: &onpath.WasmSpec{}})
 	}
-	a.instances.runtimes.prepare(soon)
+	a.instances.Prepare(soon)
 	a.part.Log.Info("new plan", "generation", p.Generation, "instances", len(p.Instances), "vports", len(p.Datapath.Vports))
 	a.apply.Kick(false)
 	a.leases.Follow(p)

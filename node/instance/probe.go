@@ -1,4 +1,4 @@
-package node
+package instance
 
 import (
 	"context"
@@ -102,7 +102,7 @@ func (w *supervision) startProbes(ctx context.Context) {
 			default:
 			}
 			begin := in.s.part.Clock.Now()
-			err := in.probe(ctx, h, &clock)
+			err := prober{in.self}.probe(ctx, h, &clock)
 			select {
 			case results <- err:
 			case <-ctx.Done():
@@ -122,8 +122,11 @@ func (w *supervision) startProbes(ctx context.Context) {
 	}
 }
 
+// prober probes an instance.
+type prober struct{ self }
+
 // probe asks once.
-func (in *instance) probe(ctx context.Context, h health, s *stopwatch) error {
+func (in prober) probe(ctx context.Context, h health, s *stopwatch) error {
 	ctx, cancel := patiently(ctx, h.timeout(), readCPUTimes)
 	defer cancel()
 	var err error
@@ -143,7 +146,7 @@ func (in *instance) probe(ctx context.Context, h health, s *stopwatch) error {
 
 // probeTCP connects within the instance's namespace: to its loopback, else to
 // its own addresses.
-func (in *instance) probeTCP(ctx context.Context, p uint16) error {
+func (in prober) probeTCP(ctx context.Context, p uint16) error {
 	targets := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 	for _, a := range in.current().Addresses {
 		targets = append(targets, a.Addr())
@@ -178,7 +181,7 @@ func (in *instance) probeTCP(ctx context.Context, p uint16) error {
 }
 
 // probeExec runs the command in the instance.
-func (in *instance) probeExec(ctx context.Context, command []string) error {
+func (in prober) probeExec(ctx context.Context, command []string) error {
 	rt, err := in.runtime()
 	if err != nil {
 		return err

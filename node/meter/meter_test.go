@@ -1,4 +1,4 @@
-package node
+package meter
 
 import (
 	"log/slog"
@@ -23,14 +23,14 @@ func TestMetersSaved(t *testing.T) {
 	if err := wholefile.WriteLightly(file, []byte(`{"u1":{"uid":"u1","cpu":7,"gone":true}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m := newMeters(&base.Part{Log: slog.New(slog.DiscardHandler)})
+	m := New(&base.Part{Log: slog.New(slog.DiscardHandler)})
 	m.file = file
 	list := func(billed ...string) ([]onpath.Meter, error) {
-		m.forgetBilled(billed)
-		m.readNow(t.Context(), readings{})
-		return m.list()
+		m.ForgetBilled(billed)
+		m.Read(t.Context(), Readings{})
+		return m.List()
 	}
-	if err := m.load(); err != nil {
+	if err := m.Load(); err != nil {
 		t.Fatal(err)
 	}
 	kept := func() string {

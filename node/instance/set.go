@@ -1,4 +1,7 @@
-package node
+// Package instance makes instances what the plan wants: it wires, starts, probes, restarts
+// and removes them, and takes up what an earlier agent left. It tells facts, which are
+// copies, and asks for rounds of the applier.
+package instance
 
 import (
 	"context"
@@ -13,22 +16,23 @@ import (
 	"github.com/onpath/onpath/internal/userns"
 	"github.com/onpath/onpath/node/base"
 	"github.com/onpath/onpath/node/machine"
+	"github.com/onpath/onpath/node/meter"
 	"github.com/onpath/onpath/node/notify"
 	"github.com/onpath/onpath/node/punt"
 	"github.com/onpath/onpath/node/wiring"
 )
 
-// set is the instances on this machine. It makes them what the plan wants.
-type set struct {
+// Set is the instances on this machine. It makes them what the plan wants.
+type Set struct {
 	part       *base.Part
 	rounds     *base.Rounds
 	machine    *machine.Machine
 	punts      *punt.Port
-	meters     *meters
+	meters     *meter.Meters
 	runtimes   *runtimes
 	forwarding *wiring.Forwarding
 	wirer      wiring.Wirer
-	opt        setOptions
+	opt        Options
 	boot       string
 	notifier   *notify.Notifier // opened by begin
 
@@ -43,35 +47,36 @@ type set struct {
 	last      uint64                   // number given
 }
 
-// setOptions are what an agent's options say of instances.
-type setOptions struct {
+// Options are what an agent's options say of instances.
+type Options struct {
 	Runtimes  map[onpath.FunctionKind]onpath.Runtime
 	Open      map[onpath.FunctionKind]func(context.Context) (onpath.Runtime, error)
 	Secrets   func(ctx context.Context, tenant, instance string) (map[string][]byte, error)
 	StopGrace time.Duration
 }
 
-// parts are what instances work with.
-type parts struct {
+// Parts are what instances work with.
+type Parts struct {
 	Rounds     *base.Rounds
 	Machine    *machine.Machine
 	Exempt     *machine.Exempt
 	Punts      *punt.Port
-	Meters     *meters
+	Meters     *meter.Meters
 	Forwarding *wiring.Forwarding
 }
 
-func newSet(p *base.Part, with parts, o setOptions) *set {
-	return &set{part: p, rounds: with.Rounds, machine: with.Machine, punts: with.Punts, meters: with.Meters, forwarding: with.Forwarding,
+// New makes an empty set; Open and Want fill it.
+func New(p *base.Part, with Parts, o Options) *Set {
+	return &Set{part: p, rounds: with.Rounds, machine: with.Machine, punts: with.Punts, meters: with.Meters, forwarding: with.Forwarding,
 		runtimes: newRuntimes(p, with.Exempt, o), opt: o, boot: base.BootID(),
 		wirer: wiring.Wirer{Node: p.Node, NetNS: p.NetNS, Dir: p.Dir, Log: p.Log,
 			Users: sync.OnceValue(func() error { return userns.Possible(string(p.Dir)) })},
 		instances: map[string]*instance{}, adopted: map[string]onpath.Process{}, sweeping: map[string]chan struct{}{}}
 }
 
-// open begins to accept notifications, and asks each runtime for what an earlier process of
+// Open begins to accept notifications, and asks each runtime for what an earlier process of
 // ours left running.
-func (s *set) open(ctx context.Context) (err error) {
+func (s *Set) Open(ctx context.Context) (err error) {
 	if s.notifier, err = notify.Open(s.part.Node, notify.Dir(s.part.Dir), s.part.Clock.Now, s.part.Log); err != nil {
 		return err
 	}
@@ -82,15 +87,23 @@ func (s *set) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// close lets go of what open began.
-func (s *set) close() {
+// Prepare makes images ready of which instances will begin here soon.
+func (s *Set) Prepare(specs []onpath.FunctionSpec) { s.runtimes.prepare(specs) }
+
+// Deliver sends notifications to the server.
+func (s *Set) Deliver(ctx context.Context, stream io.ReadWriter) error {
+	return s.notifier.Deliver(ctx, stream)
+}
+
+// Close lets go of what open began.
+func (s *Set) Close() {
 	if s.notifier != nil {
 		s.notifier.Close()
 	}
 	s.runtimes.close()
 }
 
-func (s *set) takeFound(found map[string]onpath.Process) {
+func (s *Set) takeFound(found map[string]onpath.Process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, p := range found {
@@ -104,7 +117,7 @@ func (s *set) takeFound(found map[string]onpath.Process) {
 	}
 }
 
-func (s *set) takeAdopted(id string) onpath.Process {
+func (s *Set) takeAdopted(id string) onpath.Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.adopted[id]
@@ -112,9 +125,9 @@ func (s *set) takeAdopted(id string) onpath.Process {
 	return p
 }
 
-// run asks a runtime that did not answer again. Until it does, its instances stay as the
+// Run asks a runtime that did not answer again. Until it does, its instances stay as the
 // records say: no agent, no change. Devices that have gone are made again.
-func (s *set) run(ctx context.Context) {
+func (s *Set) Run(ctx context.Context) {
 	s.part.Go(func(ctx context.Context) {
 		for {
 			select {
@@ -141,7 +154,7 @@ func (s *set) run(ctx context.Context) {
 }
 
 // sweepAgain clears away what runtimes that did not answer kept from it, once they do.
-func (s *set) sweepAgain(failed int) {
+func (s *Set) sweepAgain(failed int) {
 	s.mu.Lock()
 	sweep := s.swept && len(s.runtimes.kinds(true)) < failed // else the first one is still to come
 	s.mu.Unlock()
@@ -150,8 +163,8 @@ func (s *set) sweepAgain(failed int) {
 	}
 }
 
-// sweepOnce clears away what no plan names, the first time that it is called.
-func (s *set) sweepOnce() {
+// SweepOnce clears away what no plan names, the first time that it is called.
+func (s *Set) SweepOnce() {
 	s.mu.Lock()
 	first := !s.swept
 	s.swept = true
@@ -162,7 +175,7 @@ func (s *set) sweepOnce() {
 }
 
 // wake has an instance look after itself again.
-func (s *set) wake(id string) {
+func (s *Set) wake(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if in := s.instances[id]; in != nil && !in.st.get().Leaving {
@@ -170,7 +183,7 @@ func (s *set) wake(id string) {
 	}
 }
 
-func (s *set) wakeAll() {
+func (s *Set) wakeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, in := range s.instances {
@@ -178,23 +191,23 @@ func (s *set) wakeAll() {
 	}
 }
 
-// expect keeps the instances of a plan that is being taken up from being swept.
-func (s *set) expect(list []onpath.InstancePlan) {
+// Expect keeps the instances of a plan that is being taken up from being swept.
+func (s *Set) Expect(list []onpath.InstancePlan) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expected = map[string]bool{}
 	for _, p := range list {
-		s.expected[instanceID(s.part.Node, p)] = true
+		s.expected[ID(s.part.Node, p)] = true
 	}
 }
 
-// want starts the instances that a plan names, and dismisses all others.
-func (s *set) want(list []onpath.InstancePlan) {
+// Want starts the instances that a plan names, and dismisses all others.
+func (s *Set) Want(list []onpath.InstancePlan) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wanted, s.expected = map[string]onpath.InstancePlan{}, nil
 	for _, p := range list {
-		s.wanted[instanceID(s.part.Node, p)] = p
+		s.wanted[ID(s.part.Node, p)] = p
 	}
 	for id, in := range s.instances {
 		if _, ok := s.wanted[id]; !ok && in.st.leave() {
@@ -218,7 +231,7 @@ func (s *set) want(list []onpath.InstancePlan) {
 
 // names reports whether the wanted plan has the instance. One that it has not is
 // dismissed, but a moment after the plan has come.
-func (s *set) names(id string) bool {
+func (s *Set) names(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, ok := s.wanted[id]
@@ -226,16 +239,15 @@ func (s *set) names(id string) bool {
 }
 
 // begin takes up an instance. Callers hold mu.
-func (s *set) begin(id string, p onpath.InstancePlan) {
+func (s *Set) begin(id string, p onpath.InstancePlan) {
 	ctx, stop := context.WithCancel(s.part.Context())
 	s.last++
 	in := &instance{
-		id: id, s: s, stop: stop,
+		self: self{id, s, &status{part: s.part}}, stop: stop,
 		changed: make(chan struct{}, 1), looked: make(chan struct{}),
 		kept: s.punts.NewKept(p.Tenant),
-		rec:  record{ID: id, Tenant: p.Tenant, Name: p.Name, Kind: p.Spec.Kind(), Boot: s.boot},
+		rec:  Record{ID: id, Tenant: p.Tenant, Name: p.Name, Kind: p.Spec.Kind(), Boot: s.boot},
 	}
-	in.st.part = s.part
 	in.st.fact = Fact{ID: id, Number: s.last, Drains: s.last, Plan: p, State: onpath.InstanceStarting, Since: s.part.Clock.Now()}
 	s.instances[id] = in
 	s.part.Go(func(context.Context) {
@@ -256,7 +268,7 @@ const stoppedFor = 5 * onpath.ReportEvery
 
 // forget takes a stopped instance out, reports it a last time, and begins its
 // successor if the plan has named it again meanwhile.
-func (s *set) forget(in *instance) {
+func (s *Set) forget(in *instance) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	in.kept.Empty()
@@ -265,7 +277,7 @@ func (s *set) forget(in *instance) {
 	in.st.mu.Lock()
 	f, successor := in.st.fact, in.st.successor
 	in.st.mu.Unlock()
-	s.meters.forget(f.Number)
+	s.meters.Forget(f.Number)
 	if successor != nil {
 		s.begin(in.id, *successor)
 		return
@@ -280,8 +292,8 @@ func (s *set) forget(in *instance) {
 	base.Kick(s.part.ReportDue)
 }
 
-// gone are the last reports of instances that are gone.
-func (s *set) gone() (list []onpath.InstanceReport) {
+// Gone are the last reports of instances that are gone.
+func (s *Set) Gone() (list []onpath.InstanceReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.part.Clock.Now()
@@ -292,8 +304,8 @@ func (s *set) gone() (list []onpath.InstanceReport) {
 	return list
 }
 
-// facts are how all instances are.
-func (s *set) facts() []Fact {
+// Facts are how all instances are.
+func (s *Set) Facts() []Fact {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := make([]Fact, 0, len(s.instances))
@@ -303,8 +315,8 @@ func (s *set) facts() []Fact {
 	return list
 }
 
-// readings are what is to be metered: of one instance, or of all where nil.
-func (s *set) readings(only *instance) (r readings) {
+// Readings are what is to be metered: of one instance, or of all where nil.
+func (s *Set) Readings(only *instance) (r meter.Readings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.wanted != nil {
@@ -319,15 +331,15 @@ func (s *set) readings(only *instance) (r readings) {
 			r.There[f.Plan.UID] = true
 		}
 		if only == nil || in == only {
-			r.List = append(r.List, metered{f.Number, f.Plan, f.Process, f.Vports()})
+			r.List = append(r.List, meter.Instance{Number: f.Number, Plan: f.Plan, Process: f.Process, Vports: f.Vports()})
 		}
 	}
 	return r
 }
 
-// awaitLooked waits until every instance's devices have been looked at once, so
+// AwaitLooked waits until every instance's devices have been looked at once, so
 // that the first configuration takes away no vport that lives.
-func (s *set) awaitLooked(ctx context.Context) {
+func (s *Set) AwaitLooked(ctx context.Context) {
 	s.mu.Lock()
 	all := slices.Collect(maps.Values(s.instances))
 	s.mu.Unlock()
@@ -342,7 +354,7 @@ func (s *set) awaitLooked(ctx context.Context) {
 
 // find looks an instance up by "tenant/name". One that goes is found too, if no
 // successor has its name.
-func (s *set) find(name string) (*instance, error) {
+func (s *Set) find(name string) (*instance, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var going *instance
@@ -362,8 +374,8 @@ func (s *set) find(name string) (*instance, error) {
 	return going, nil
 }
 
-// fact is how one instance is.
-func (s *set) fact(name string) (Fact, error) {
+// Fact is how one instance is.
+func (s *Set) Fact(name string) (Fact, error) {
 	in, err := s.find(name)
 	if err != nil {
 		return Fact{}, err
@@ -371,8 +383,8 @@ func (s *set) fact(name string) (Fact, error) {
 	return in.st.get(), nil
 }
 
-// exec runs a command in an instance.
-func (s *set) exec(ctx context.Context, e onpath.ExecRequest, stream io.ReadWriter) error {
+// Exec runs a command in an instance.
+func (s *Set) Exec(ctx context.Context, e onpath.ExecRequest, stream io.ReadWriter) error {
 	in, err := s.find(e.Instance)
 	if err != nil {
 		return err
@@ -390,15 +402,15 @@ func (s *set) exec(ctx context.Context, e onpath.ExecRequest, stream io.ReadWrit
 	})
 }
 
-// logs copies what an instance has printed.
-func (s *set) logs(ctx context.Context, l onpath.LogsRequest, w io.Writer) error {
+// Logs copies what an instance has printed.
+func (s *Set) Logs(ctx context.Context, l onpath.LogsRequest, w io.Writer) error {
 	in, err := s.find(l.Instance)
 	if err != nil {
 		return err
 	}
 	v := l.View(time.Now())
 	if l.Previous {
-		return in.previousLog(v, w)
+		return logs{in.self}.previousLog(v, w)
 	}
 	rt, err := in.runtime()
 	if err != nil {

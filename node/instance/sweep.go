@@ -1,4 +1,4 @@
-package node
+package instance
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 // devices, namespaces, records. It runs after the first configuration is in
 // force, so that no rule leads there any more, and when a runtime that was away
 // is back. Several may run: each id is one's.
-func (s *set) sweep(ctx context.Context) {
+func (s *Set) sweep(ctx context.Context) {
 	left, err := s.leftovers()
 	if err != nil {
 		s.part.Log.Error("cannot look for leftovers", "err", err)
@@ -31,8 +31,8 @@ func (s *set) sweep(ctx context.Context) {
 }
 
 // leftovers are all ids found anywhere that no instance in memory has.
-func (s *set) leftovers() (map[string]record, error) {
-	out, err := loadRecords(s.part.Dir)
+func (s *Set) leftovers() (map[string]Record, error) {
+	out, err := Records(s.part.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func (s *set) leftovers() (map[string]record, error) {
 	}
 	for _, id := range devices {
 		if _, ok := out[id]; !ok {
-			out[id] = record{ID: id}
+			out[id] = Record{ID: id}
 		}
 	}
 	names, err := os.ReadDir(s.part.Dir.Namespaces())
@@ -51,14 +51,14 @@ func (s *set) leftovers() (map[string]record, error) {
 	}
 	for _, n := range names {
 		if _, ok := out[n.Name()]; !ok {
-			out[n.Name()] = record{ID: n.Name()}
+			out[n.Name()] = Record{ID: n.Name()}
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range s.adopted {
 		if _, ok := out[id]; !ok {
-			out[id] = record{ID: id}
+			out[id] = Record{ID: id}
 		}
 	}
 	for id := range s.instances {
@@ -69,7 +69,7 @@ func (s *set) leftovers() (map[string]record, error) {
 
 // sweepOne reports whether the leftover is gone, by it. No lock is held while it
 // goes: an instance of the same id that a plan names meanwhile waits for the end.
-func (s *set) sweepOne(ctx context.Context, id string, rec record) (bool, error) {
+func (s *Set) sweepOne(ctx context.Context, id string, rec Record) (bool, error) {
 	p, done, err := s.beginSweep(id, rec)
 	if err != nil || done == nil {
 		return false, err
@@ -90,7 +90,7 @@ func (s *set) sweepOne(ctx context.Context, id string, rec record) (bool, error)
 
 // beginSweep takes an id that nobody wants, with the process that it may have, until
 // done is called. done is nil if there is nothing to be done.
-func (s *set) beginSweep(id string, rec record) (p onpath.Process, done func(), err error) {
+func (s *Set) beginSweep(id string, rec Record) (p onpath.Process, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.instances[id] != nil || s.sweeping[id] != nil || s.expected[id] {
@@ -130,7 +130,7 @@ func (in *instance) awaitSweep() bool {
 }
 
 // removeLeft removes all of an id but its process.
-func (s *set) removeLeft(id string, rec record) error {
+func (s *Set) removeLeft(id string, rec Record) error {
 	devices, err := s.wirer.Devices()
 	if err != nil {
 		return err

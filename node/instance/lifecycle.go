@@ -1,4 +1,4 @@
-package node
+package instance
 
 import (
 	"context"
@@ -37,7 +37,7 @@ func (in *instance) live(ctx context.Context) {
 	in.keepWired(ctx, p)
 	for ctx.Err() == nil {
 		if p == nil {
-			if in.unwired() { // the alarm for that ended with the process before
+			if _, lacks := in.st.wiring(); lacks != "" { // the alarm for that ended with the process before
 				in.wireAgain(ctx, nil, func() {})
 			}
 			if p = in.obtain(ctx); p == nil {
@@ -45,7 +45,7 @@ func (in *instance) live(ctx context.Context) {
 			}
 		}
 		in.process(p)
-		in.openNotify()
+		inside{in.self}.openNotify()
 		in.wrongNamespace = in.wrongNamespace || in.launched != p && in.inWrongNamespace(p)
 		assumed := in.launched != p && in.rec.Ready && !in.wrongNamespace && !ended(p)
 		good, why := in.supervise(ctx, p, assumed)
@@ -53,7 +53,7 @@ func (in *instance) live(ctx context.Context) {
 			break
 		}
 		if ended(p) {
-			in.endLeft()
+			inside{in.self}.endLeft()
 		}
 		if why != (Cause{}) {
 			in.rest(ctx, good, why) // what it wrote stays readable meanwhile
@@ -68,7 +68,7 @@ func (in *instance) live(ctx context.Context) {
 		in.s.notifier.Shut(in.id) // the next process may have another namespace
 		p = nil
 	}
-	in.discard(in.takeCreation())
+	maker{in.self}.discard(in.takeCreation())
 	if in.s.part.Context().Err() == nil {
 		in.teardown(in.s.part.Context())
 	}
@@ -131,23 +131,23 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 	}
 	in.st.set(onpath.InstanceStarting, Cause{"AwaitingDatapath", "waiting for the data path"})
 	if in.s.rounds.AwaitIn(ctx, in.rec.Vports) != nil {
-		in.discard(m)
+		maker{in.self}.discard(m)
 		return nil
 	}
 	if !in.named() { // so there was nothing to wait for, and it is about to be dismissed
-		in.discard(m)
+		maker{in.self}.discard(m)
 		in.idle(ctx)
 		return nil
 	}
-	in.endLeft() // before it sleeps: it takes longer than the packets that wake it should wait
-	in.openNotify()
+	inside{in.self}.endLeft() // before it sleeps: it takes longer than the packets that wake it should wait
+	inside{in.self}.openNotify()
 	if plan.OnDemand != nil && !plan.Spec.Inline() && m.err == nil && !in.sleep(ctx, &plan) {
-		in.discard(m)
+		maker{in.self}.discard(m)
 		return nil
 	}
 	in.st.set(onpath.InstanceStarting, Cause{"Starting", "starting"})
-	in.openNotify() // its namespace may have been replaced
-	p, err := in.launch(ctx, rt, m)
+	inside{in.self}.openNotify() // its namespace may have been replaced
+	p, err := maker{in.self}.launch(ctx, rt, m)
 	if err != nil {
 		if ctx.Err() == nil {
 			in.countRestart() // what follows is one
@@ -172,7 +172,7 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 
 // named reports whether the wanted plan has the instance. One that it has not is
 // dismissed, but a moment after the plan has come.
-func (in *instance) named() bool {
+func (in self) named() bool {
 	return in.s.names(in.id)
 }
 
@@ -272,7 +272,7 @@ func (in *instance) shut(ctx context.Context) {
 	in.syncApply(ctx)
 }
 
-func (in *instance) syncApply(ctx context.Context) {
+func (in self) syncApply(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, applyPatience)
 	defer cancel()
 	if err := in.s.rounds.Sync(ctx); err != nil && !errors.Is(err, context.Canceled) {
@@ -307,7 +307,7 @@ func ranFor(d time.Duration) string {
 
 // clear deletes what is left of an ended process.
 func (in *instance) clear(ctx context.Context, p onpath.Process) error {
-	in.keepLog(ctx)
+	logs{in.self}.keepLog(ctx)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer cancel()
 	if err := p.Stop(ctx, 0); err != nil {
@@ -319,8 +319,9 @@ func (in *instance) clear(ctx context.Context, p onpath.Process) error {
 
 // setStarted records whether the runtime has something of the instance.
 func (in *instance) setStarted(yes bool) {
+	in.rec.Started = yes
 	in.st.mu.Lock()
-	in.rec.Started = yes // runtime reads it, from any goroutine
+	in.st.started = yes
 	in.st.mu.Unlock()
 	in.persist()
 }
@@ -329,7 +330,7 @@ func (in *instance) setStarted(yes bool) {
 // devices and namespace, then the record.
 func (in *instance) teardown(ctx context.Context) {
 	in.st.set(in.st.get().State, Cause{"Stopping", "stopping"})
-	in.s.meters.readNow(ctx, in.s.readings(in))
+	in.s.meters.Read(ctx, in.s.Readings(in))
 	if in.s.rounds.AwaitOut(ctx, in.rec.Vports) != nil {
 		return
 	}

@@ -1,4 +1,4 @@
-package node
+package instance
 
 import (
 	"context"
@@ -12,16 +12,21 @@ import (
 	"github.com/onpath/onpath/node/wiring"
 )
 
-// instance is one instance on this machine. All of it but st is its own goroutine's.
+// self is what all parts of an instance know of it.
+type self struct {
+	id string
+	s  *Set
+	st *status
+}
+
+// instance is one instance on this machine. All of it but its status is its own goroutine's.
 type instance struct {
-	id      string
-	s       *set
-	st      status
+	self
 	changed chan struct{} // the plan for it changed, or its runtime is back
 	looked  chan struct{} // closed when its devices have been looked at once
 	stop    context.CancelFunc
 
-	rec            record
+	rec            Record
 	backoff        base.Backoff
 	endedSoon      bool // the last run ended soon after its start
 	wrongNamespace bool // its process is not in its network namespace, which was made anew
@@ -71,6 +76,9 @@ func (f *Fact) Name() string { return f.Plan.Tenant + "/" + f.Plan.Name }
 // Lease reports whether it is a publisher's engine, which no server planned.
 func (f *Fact) Lease() bool { return isLease(&f.Plan) }
 
+// FullCause is why a full relay takes no connections.
+func (f *Fact) FullCause() Cause { return Cause{ReasonRelayFull, fullWords[f.Full]} }
+
 // Inline is what the data path must link for the instance, if it is ready for that.
 func (f *Fact) Inline() (onpath.InlineFunction, bool) {
 	p, ok := f.Process.(onpath.Inline)
@@ -94,6 +102,7 @@ type status struct {
 
 	mu        sync.Mutex
 	fact      Fact
+	started   bool // the runtime has something of it
 	successor *onpath.InstancePlan
 }
 
@@ -111,6 +120,12 @@ func (st *status) change(do func(*Fact)) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	do(&st.fact)
+}
+
+// wiring says whether the devices exist, and what the last attempt to make them lacked.
+func (st *status) wiring() (wired bool, lacks string) {
+	f := st.get()
+	return f.Wired, f.WireErr
 }
 
 // set changes the state as reported. It does not touch the data path.
@@ -198,14 +213,14 @@ func (st *status) succeed(p onpath.InstancePlan) bool {
 func shapeOf(s onpath.FunctionSpec) string { return base.Hash(s.Fixed()) }
 
 // current is the plan for it now.
-func (in *instance) current() onpath.InstancePlan {
+func (in self) current() onpath.InstancePlan {
 	in.st.mu.Lock()
 	defer in.st.mu.Unlock()
 	return in.st.fact.Plan
 }
 
 // process notes which process runs; nil: none does.
-func (in *instance) process(p onpath.Process) { in.st.change(func(f *Fact) { f.Process = p }) }
+func (in self) process(p onpath.Process) { in.st.change(func(f *Fact) { f.Process = p }) }
 
 // persist writes the record, and logs if it cannot: the worst that follows is
 // that the next agent takes a ready instance for one not ready.
@@ -216,16 +231,16 @@ func (in *instance) persist() {
 }
 
 // runtime is the driver for it, or why there is none.
-func (in *instance) runtime() (onpath.Runtime, error) {
+func (in self) runtime() (onpath.Runtime, error) {
 	in.st.mu.Lock()
-	kind, started := in.st.fact.Plan.Spec.Kind(), in.rec.Started
+	kind, started := in.st.fact.Plan.Spec.Kind(), in.st.started
 	in.st.mu.Unlock()
 	return in.s.runtimes.of(kind, started)
 }
 
 // openNotify lets a container tell its owner something. Without it the instance serves all
 // the same.
-func (in *instance) openNotify() {
+func (in inside) openNotify() {
 	plan := in.current()
 	netns := in.s.part.Dir.NetNS(in.id)
 	if plan.Spec.Inline() || isLease(&plan) || !netnsrun.Is(netns) {

@@ -1,4 +1,4 @@
-package node
+package instance
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 // while its runtime does not answer: no agent, no change. Only a start of the
 // machine ends all, whatever the record says.
 func (in *instance) restore() onpath.Process {
-	all, err := loadRecords(in.s.part.Dir)
+	all, err := Records(in.s.part.Dir)
 	if err != nil {
 		in.s.part.Log.Error("cannot read records", "err", err)
 	}
@@ -27,9 +27,10 @@ func (in *instance) restore() onpath.Process {
 	plan := in.current()
 	if known {
 		restarted := in.restarted(old)
-		in.st.mu.Lock()
 		in.rec.Wiring, in.rec.Started, in.rec.Restarts = old.Wiring, old.Started, old.Restarts
 		in.rec.Ready, in.rec.Asleep = old.Ready && !restarted, old.Asleep && !restarted && plan.OnDemand != nil
+		in.st.mu.Lock()
+		in.st.started = old.Started
 		in.st.mu.Unlock()
 	}
 	in.rec.Vports = wiring.Of(in.id, plan).Vports()
@@ -66,12 +67,12 @@ func (in *instance) restore() onpath.Process {
 }
 
 // takeAdopted gives the process of an earlier agent, once.
-func (in *instance) takeAdopted() onpath.Process { return in.s.takeAdopted(in.id) }
+func (in self) takeAdopted() onpath.Process { return in.s.takeAdopted(in.id) }
 
 // restarted reports whether the machine has been started anew since a record was
 // written. Records of earlier versions do not say: then it has not as long as the
 // instance's namespace is there, which no start of the machine outlives.
-func (in *instance) restarted(r record) bool {
+func (in *instance) restarted(r Record) bool {
 	if r.Boot == "" || in.rec.Boot == "" {
 		return wiring.Of(in.id, in.current()).Attach != wiring.AttachInline && !netnsrun.Is(in.s.part.Dir.NetNS(in.id))
 	}
@@ -91,7 +92,7 @@ func (in *instance) wireAgain(ctx context.Context, p onpath.Process, tried func(
 	for first := true; ; first = false {
 		err := in.wire(ctx, p)
 		tried()
-		if err == nil || ctx.Err() != nil || in.isWired() {
+		if wired, _ := in.st.wiring(); err == nil || ctx.Err() != nil || wired {
 			return
 		}
 		in.st.set(onpath.InstanceFailed, becauseOf("WiringFailed", err))
@@ -104,28 +105,13 @@ func (in *instance) wireAgain(ctx context.Context, p onpath.Process, tried func(
 	}
 }
 
-// unwired reports whether the last wiring failed.
-func (in *instance) unwired() bool {
-	in.st.mu.Lock()
-	defer in.st.mu.Unlock()
-	return in.st.fact.WireErr != ""
-}
-
-func (in *instance) isWired() bool {
-	in.st.mu.Lock()
-	defer in.st.mu.Unlock()
-	return in.st.fact.Wired
-}
-
 // rewire wires a running instance as the plan says now, and has it done again soon
 // if that fails.
 func (w *supervision) rewire(ctx context.Context) {
 	in := w.in
 	w.endWait()
 	w.rewiring, w.endWait = nil, func() {}
-	in.st.mu.Lock()
-	before := in.st.fact.WireErr
-	in.st.mu.Unlock()
+	_, before := in.st.wiring()
 	err := in.wire(ctx, w.p)
 	if err == nil || ctx.Err() != nil {
 		w.rewait = base.Backoff{}

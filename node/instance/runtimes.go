@@ -1,4 +1,4 @@
-package node
+package instance
 
 import (
 	"cmp"
@@ -30,7 +30,7 @@ type runtimes struct {
 	prepared map[string]bool // functions that are being made ready or are, by hash
 }
 
-func newRuntimes(p *base.Part, e *machine.Exempt, o setOptions) *runtimes {
+func newRuntimes(p *base.Part, e *machine.Exempt, o Options) *runtimes {
 	r := &runtimes{part: p, open: o.Open, exempt: e, drivers: map[onpath.FunctionKind]*driver{}}
 	for kind, rt := range o.Runtimes {
 		r.drivers[kind] = &driver{rt: rt}

@@ -1,4 +1,4 @@
-package node
+package instance
 
 import (
 	"context"
@@ -16,7 +16,7 @@ const (
 
 // watchLog tells when an instance prints more than is kept, until the returned
 // function is called.
-func (in *instance) watchLog(ctx context.Context, p onpath.Process) (stop func()) {
+func (in logs) watchLog(ctx context.Context, p onpath.Process) (stop func()) {
 	t, ok := p.(onpath.Talkative)
 	if !ok {
 		return func() {}
@@ -34,7 +34,7 @@ func (in *instance) watchLog(ctx context.Context, p onpath.Process) (stop func()
 	}
 }
 
-func (in *instance) tellLeftOut(ctx context.Context, t onpath.Talkative) {
+func (in logs) tellLeftOut(ctx context.Context, t onpath.Talkative) {
 	known, _ := t.LeftOut() // of an adopted one: told by the agent before, or over
 	var last time.Time
 	for in.s.part.Clock.Sleep(ctx, leftOutEvery) == nil {

@@ -1,4 +1,4 @@
-package node
+package instance
 
 import (
 	"bytes"
@@ -18,8 +18,11 @@ const haltEvery = 100 * time.Millisecond
 
 var errHalted = errors.New("its first process is stopped (SIGSTOP)")
 
+// watcher watches what becomes of an instance that runs.
+type watcher struct{ self }
+
 // watchHalts sends true when the process was stopped and false when it goes on.
-func (in *instance) watchHalts(ctx context.Context, p onpath.Process) (<-chan bool, func()) {
+func (in watcher) watchHalts(ctx context.Context, p onpath.Process) (<-chan bool, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	changes, done := make(chan bool), make(chan struct{})
 	go func() {

@@ -1,4 +1,4 @@
-package node
+package instance
 
 import (
 	"context"
@@ -45,27 +45,27 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 	w := &supervision{in: in, p: p, plan: in.current(), began: now, badSince: now, ready: assumed, everReady: assumed}
 	w.health, w.endWait, w.stopQuiet = healthFor(&w.plan), func() {}, func() {}
 	defer func() { w.endWait() }()
-	forget := in.closeAtEnd(p)
+	forget := watcher{in.self}.closeAtEnd(p)
 	defer func() { forget() }()
 	w.startProbes(ctx)
 	defer func() { w.stopProbes() }()
-	halts, stopLooking := in.watchHalts(ctx, p)
+	halts, stopLooking := watcher{in.self}.watchHalts(ctx, p)
 	defer stopLooking()
-	fills, stopFilling := in.watchFull(ctx, p)
+	fills, stopFilling := watcher{in.self}.watchFull(ctx, p)
 	defer stopFilling()
-	defer in.watchLog(ctx, p)()
+	defer logs{in.self}.watchLog(ctx, p)()
 	settled, stopSettling := in.settle(ctx)
 	defer stopSettling()
 	defer func() { w.stopQuiet() }()
 	if in.launched == p { // just started with them
-		w.resources, w.awaited = w.plan.Spec.Resources, in.runSpec(w.plan).Awaited
+		w.resources, w.awaited = w.plan.Spec.Resources, maker{in.self}.runSpec(w.plan).Awaited
 	} else if !ended(p) {
 		w.resize(ctx, true)
 	}
 	if in.launched != p {
 		base.Kick(in.changed) // whatever changed while no agent looked
 	}
-	if in.unwired() {
+	if _, lacks := in.st.wiring(); lacks != "" {
 		w.rewiring, w.endWait = base.Alarm(ctx, in.s.part.Clock, w.rewait.After(0))
 	}
 	switch {
@@ -99,11 +99,11 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 				return in.s.part.Clock.Now().Sub(w.began), w.kill(ctx, why)
 			}
 		case full := <-fills:
-			in.fill(full)
+			watcher{in.self}.fill(full)
 		case <-w.rewiring:
 			w.rewire(ctx)
 		case last := <-w.quiet:
-			now, ok := in.handedOver(ctx, &w.plan)
+			now, ok := watcher{in.self}.handedOver(ctx, &w.plan)
 			if ok && now == last && w.ready && !w.plan.Draining && !ended(p) {
 				w.fallAsleep(ctx, forget)
 				forget = func() {}
@@ -135,7 +135,7 @@ func (w *supervision) planChanged(ctx context.Context) (replaced bool) {
 	w.resize(ctx, false)
 	w.reconfigure(ctx)
 	if idleOf(&old) != idleOf(&w.plan) || in.launched != w.p {
-		in.tellIdle(w.p, w.plan)
+		inside{in.self}.tellIdle(w.p, w.plan)
 	}
 	if w.plan.Draining && !old.Draining {
 		in.s.part.TellInstance(w.plan, false, "Draining", "keeps its flows and gets no new ones")
@@ -154,7 +154,7 @@ func (w *supervision) planChanged(ctx context.Context) (replaced bool) {
 // closeAtEnd has the kernel close the instance's vports when its process ends,
 // until the returned function is called. What cannot be done so is done when the
 // agent sees the end.
-func (in *instance) closeAtEnd(p onpath.Process) (forget func()) {
+func (in watcher) closeAtEnd(p onpath.Process) (forget func()) {
 	c, ok := in.s.part.Datapath.(onpath.ExitCloser)
 	pid := p.Pid()
 	if !ok || pid == 0 || ended(p) {
@@ -190,7 +190,7 @@ func (in *instance) settle(ctx context.Context) (<-chan struct{}, func()) {
 }
 
 // tellIdle tells a running container new idle times.
-func (in *instance) tellIdle(p onpath.Process, plan onpath.InstancePlan) {
+func (in inside) tellIdle(p onpath.Process, plan onpath.InstancePlan) {
 	if !plan.Spec.Traits().Informed {
 		return
 	}
@@ -221,7 +221,7 @@ func (w *supervision) exited(ctx context.Context) (good time.Duration, why Cause
 	}
 	in.endedSoon = good < base.ShortRun
 	hint := ""
-	if words := in.lastWords(ctx); words != "" && code != 0 {
+	if words := (logs{in.self}).lastWords(ctx); words != "" && code != 0 {
 		in.st.change(func(f *Fact) { f.Printed = words })
 		hint = "; onpath logs --previous shows what it printed"
 	}
@@ -304,7 +304,7 @@ func (w *supervision) kill(ctx context.Context, words string) Cause {
 	why := Cause{"Killed", words}
 	in.wrongNamespace = false
 	in.close(ctx, onpath.InstanceFailed, why)
-	in.keepLog(ctx)
+	logs{in.self}.keepLog(ctx)
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.s.opt.StopGrace+startTimeout)
 	defer cancel()
 	if err := w.p.Stop(stop, in.s.opt.StopGrace); err != nil {

@@ -1,4 +1,4 @@
-package node
+package meter
 
 import (
 	"slices"
@@ -58,7 +58,7 @@ type senders struct {
 }
 
 // note takes up what the vports of an instance have sent.
-func (s *senders) note(p *base.Part, x metered, c *onpath.Counters) {
+func (s *senders) note(p *base.Part, x Instance, c *onpath.Counters) {
 	n := sent{at: p.Clock.Now()}
 	for _, id := range x.Vports {
 		v := c.Vports[id]
@@ -84,8 +84,8 @@ func (s *senders) note(p *base.Part, x metered, c *onpath.Counters) {
 	base.Kick(p.ReportDue)
 }
 
-// spoofing says what an instance sends that it may not; "" if most of it is allowed.
-func (m *meters) spoofing(number uint64, p *onpath.InstancePlan) string {
+// Spoofing says what an instance sends that it may not; "" if most of it is allowed.
+func (m *Meters) Spoofing(number uint64, p *onpath.InstancePlan) string {
 	m.sends.mu.Lock()
 	defer m.sends.mu.Unlock()
 	if s := m.sends.of[number]; s != nil && s.over {
@@ -94,8 +94,8 @@ func (m *meters) spoofing(number uint64, p *onpath.InstancePlan) string {
 	return ""
 }
 
-// forget lets go of what an instance that has gone sent.
-func (m *meters) forget(number uint64) {
+// Forget lets go of what an instance that has gone sent.
+func (m *Meters) Forget(number uint64) {
 	m.sends.mu.Lock()
 	defer m.sends.mu.Unlock()
 	delete(m.sends.of, number)

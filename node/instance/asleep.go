@@ -1,4 +1,4 @@
-package node
+package instance
 
 import (
 	"context"
@@ -47,7 +47,7 @@ func (in *instance) sleep(ctx context.Context, plan *onpath.InstancePlan) bool {
 			return true
 		case <-in.changed:
 			now := in.current()
-			if now.OnDemand == nil || now.Draining || base.Hash(in.runSpec(now)) != base.Hash(in.runSpec(*plan)) {
+			if now.OnDemand == nil || now.Draining || base.Hash((maker{in.self}).runSpec(now)) != base.Hash((maker{in.self}).runSpec(*plan)) {
 				return false
 			}
 			in.wireAgain(ctx, nil, func() {})
@@ -78,7 +78,7 @@ func (w *supervision) fallAsleep(ctx context.Context, forget func()) {
 	forget()               // from now on the end of the program closes nothing
 	in.s.rounds.Kick(true) // and what the kernel has closed until now opens again
 	in.st.set(onpath.InstanceReady, lyingDown)
-	in.keepLog(ctx)
+	logs{in.self}.keepLog(ctx)
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.s.opt.StopGrace+startTimeout)
 	defer cancel()
 	if err := w.p.Stop(stop, in.s.opt.StopGrace); err != nil {
@@ -103,12 +103,12 @@ func (in *instance) letIn() {
 // now on, for until it was ready its program could not answer any.
 func (w *supervision) listen(ctx context.Context) {
 	w.stopQuiet()
-	w.quiet, w.stopQuiet = w.in.watchQuiet(ctx)
+	w.quiet, w.stopQuiet = watcher{w.in.self}.watchQuiet(ctx)
 }
 
 // watchQuiet rings once no packet has been handed to the instance for as long as its plan
 // says, if it could be started again, with the count of packets; nil: it never sleeps.
-func (in *instance) watchQuiet(ctx context.Context) (<-chan uint64, func()) {
+func (in watcher) watchQuiet(ctx context.Context) (<-chan uint64, func()) {
 	plan := in.current()
 	if _, ok := in.s.part.Datapath.(onpath.PuntReader); !ok || plan.OnDemand == nil || plan.Spec.Inline() || isLease(&plan) {
 		return nil, func() {}
@@ -123,7 +123,7 @@ func (in *instance) watchQuiet(ctx context.Context) (<-chan uint64, func()) {
 			now, ok := in.handedOver(ctx, &plan)
 			if at := in.s.part.Clock.Now(); !ok || now != last {
 				last, since = now, at
-			} else if at.Sub(since) >= after && in.startable(ctx) {
+			} else if at.Sub(since) >= after && (maker{in.self}).startable(ctx) {
 				select {
 				case rings <- last:
 				case <-ctx.Done():
@@ -138,12 +138,12 @@ func (in *instance) watchQuiet(ctx context.Context) (<-chan uint64, func()) {
 }
 
 // startable reports whether the server gives the secrets that the next start needs.
-func (in *instance) startable(ctx context.Context) bool {
+func (in maker) startable(ctx context.Context) bool {
 	return in.readSecrets(ctx, &creation{spec: in.runSpec(in.current())}) == nil
 }
 
 // handedOver counts the packets that the data path handed to an instance.
-func (in *instance) handedOver(ctx context.Context, plan *onpath.InstancePlan) (packets uint64, ok bool) {
+func (in watcher) handedOver(ctx context.Context, plan *onpath.InstancePlan) (packets uint64, ok bool) {
 	c, err := in.s.part.Datapath.Counters(ctx)
 	if err != nil {
 		return 0, false

@@ -1,4 +1,4 @@
-package node
+package instance
 
 import (
 	"context"
@@ -33,18 +33,21 @@ func newCreation(spec onpath.RunSpec) *creation {
 // preparing is the reason of an instance whose image is not here yet.
 const preparing = "PreparingImage"
 
+// maker makes instances in their runtimes.
+type maker struct{ self }
+
 // creationOf is what began ahead, if the plan is still the same, or begins now.
 func (in *instance) creationOf(ctx context.Context, rt onpath.Runtime, plan onpath.InstancePlan) *creation {
-	spec := in.runSpec(plan)
+	spec := maker{in.self}.runSpec(plan)
 	if m := in.takeCreation(); m != nil {
 		if m.of == base.Hash(spec) {
 			return m
 		}
-		in.discard(m)
+		maker{in.self}.discard(m)
 	}
 	in.st.set(onpath.InstanceStarting, Cause{preparing, "preparing the image"})
 	m := newCreation(spec)
-	in.create(ctx, rt, m)
+	maker{in.self}.create(ctx, rt, m)
 	return m
 }
 
@@ -68,9 +71,9 @@ func (in *instance) createAhead(ctx context.Context) {
 		in.namespaceReplacedFor(nil)
 	}
 	in.st.set(onpath.InstanceStarting, Cause{preparing, "preparing the image"})
-	m := newCreation(in.runSpec(plan))
+	m := newCreation(maker{in.self}.runSpec(plan))
 	in.creation = m
-	in.s.part.Go(func(context.Context) { in.create(ctx, rt, m) })
+	in.s.part.Go(func(context.Context) { maker{in.self}.create(ctx, rt, m) })
 }
 
 func (in *instance) takeCreation() *creation {
@@ -81,10 +84,10 @@ func (in *instance) takeCreation() *creation {
 
 // create is not cut short by the agent's end once the image is here: the next
 // agent finds the instance made or not, never half.
-func (in *instance) create(ctx context.Context, rt onpath.Runtime, m *creation) {
+func (in maker) create(ctx context.Context, rt onpath.Runtime, m *creation) {
 	defer close(m.done)
 	progress := func(words string) {
-		if in.wiringFails() == "" {
+		if _, lacks := in.st.wiring(); lacks == "" {
 			in.st.set(onpath.InstanceStarting, Cause{preparing, "preparing the image: " + words})
 		}
 	}
@@ -103,7 +106,7 @@ func (in *instance) create(ctx context.Context, rt onpath.Runtime, m *creation) 
 
 // readSecrets has the server give the instance's secrets, at each start: nothing here keeps
 // them.
-func (in *instance) readSecrets(ctx context.Context, m *creation) (err error) {
+func (in maker) readSecrets(ctx context.Context, m *creation) (err error) {
 	named := m.spec.Spec.Traits().Secrets
 	if len(named) == 0 {
 		return nil
@@ -131,14 +134,8 @@ func (in *instance) readSecrets(ctx context.Context, m *creation) (err error) {
 // secretsPatience is how long the server may take to give secrets.
 const secretsPatience = 10 * time.Second
 
-func (in *instance) wiringFails() string {
-	in.st.mu.Lock()
-	defer in.st.mu.Unlock()
-	return in.st.fact.WireErr
-}
-
 // discard deletes what was made and is not to be started; m may be nil.
-func (in *instance) discard(m *creation) {
+func (in maker) discard(m *creation) {
 	if m == nil {
 		return
 	}
@@ -152,7 +149,7 @@ func (in *instance) discard(m *creation) {
 	}
 }
 
-func (in *instance) runSpec(plan onpath.InstancePlan) onpath.RunSpec {
+func (in maker) runSpec(plan onpath.InstancePlan) onpath.RunSpec {
 	return onpath.RunSpec{
 		ID: in.id, Spec: informed(plan.Spec, idleOf(&plan)), NetNS: in.s.part.Dir.NetNS(in.id), Hostname: plan.Name,
 		Awaited: plan.OnDemand != nil && !plan.Spec.Inline(),
@@ -165,7 +162,7 @@ func (in *instance) runSpec(plan onpath.InstancePlan) onpath.RunSpec {
 }
 
 // launch starts the process. Nor does the agent's end cut this short.
-func (in *instance) launch(ctx context.Context, rt onpath.Runtime, m *creation) (p onpath.Process, err error) {
+func (in maker) launch(ctx context.Context, rt onpath.Runtime, m *creation) (p onpath.Process, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer cancel()
 	switch {
@@ -192,11 +189,14 @@ func (in *instance) launch(ctx context.Context, rt onpath.Runtime, m *creation) 
 	return nil, err
 }
 
+// inside is what is done in an instance's network namespace.
+type inside struct{ self }
+
 // endLeft ends the connections of a process that has ended, which stay in the instance's
 // namespace: the kernel goes on sending what the process had left and that it is over,
 // minutes long. The other end may have another connection by the same ports by then; and
 // a new one that came here by them would meet the old one.
-func (in *instance) endLeft() {
+func (in inside) endLeft() {
 	path := in.s.part.Dir.NetNS(in.id)
 	if sockets.Possible() != nil || !netnsrun.Is(path) { // doctor says so
 		return

@@ -1,4 +1,6 @@
-package node
+// Package meter knows what instances have used, what they send that they may not, and how
+// many flows they and ended paths have left. It reads what it is told to.
+package meter
 
 import (
 	"context"
@@ -17,9 +19,9 @@ import (
 	"github.com/onpath/onpath/node/base"
 )
 
-// meters are what instances have used. Where their counts come from, control groups and
+// Meters are what instances have used. Where their counts come from, control groups and
 // vports, begins anew with a process or a machine; the meters go on.
-type meters struct {
+type Meters struct {
 	part  *base.Part
 	file  string
 	sends senders
@@ -49,8 +51,8 @@ func (m *meter) read(cpu time.Duration, bytes uint64) {
 	m.ReadCPU, m.ReadBytes = cpu, bytes
 }
 
-// load reads what an earlier agent kept.
-func (m *meters) load() error {
+// Load reads what an earlier agent kept.
+func (m *Meters) Load() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.all = map[string]*meter{}
@@ -66,7 +68,7 @@ func (m *meters) load() error {
 }
 
 // save keeps the meters, also over a power cut if they must be synced. Callers hold mu.
-func (m *meters) save(synced bool) error {
+func (m *Meters) save(synced bool) error {
 	data, err := json.Marshal(m.all)
 	same := string(data) == string(m.kept) && (m.synced || !synced)
 	if err != nil || same || len(m.all) == 0 && m.kept == nil {
@@ -83,26 +85,27 @@ func (m *meters) save(synced bool) error {
 	return nil
 }
 
-func newMeters(p *base.Part) *meters {
-	return &meters{part: p, file: meterFile(p.Dir), all: map[string]*meter{}, sends: senders{of: map[uint64]*sending{}}}
+// New makes meters; Load reads what is kept.
+func New(p *base.Part) *Meters {
+	return &Meters{part: p, file: File(p.Dir), all: map[string]*meter{}, sends: senders{of: map[uint64]*sending{}}}
 }
 
-// metered is an instance whose counts are read.
-type metered struct {
+// Instance is an instance whose counts are read.
+type Instance struct {
 	Number  uint64 // no two instances have one
 	Plan    onpath.InstancePlan
 	Process onpath.Process // nil: it does not run
 	Vports  []onpath.VportID
 }
 
-// readings are the instances that are read, and all that are there.
-type readings struct {
-	List  []metered
+// Readings are the instances that are read, and all that are there.
+type Readings struct {
+	List  []Instance
 	There map[string]bool // by UID; nil: that is not known
 }
 
-// readNow reads the counts of instances, and keeps them.
-func (m *meters) readNow(ctx context.Context, r readings) {
+// Read reads the counts of instances, and keeps them.
+func (m *Meters) Read(ctx context.Context, r Readings) {
 	var counters *onpath.Counters
 	if len(r.List) > 0 {
 		var err error
@@ -127,7 +130,7 @@ func (m *meters) readNow(ctx context.Context, r readings) {
 }
 
 // readMeter reads one. Callers hold mu.
-func (m *meters) readMeter(ctx context.Context, x metered, c *onpath.Counters) {
+func (m *Meters) readMeter(ctx context.Context, x Instance, c *onpath.Counters) {
 	own := m.all[x.Plan.UID]
 	if own == nil {
 		own = &meter{Meter: onpath.Meter{UID: x.Plan.UID, Tenant: x.Plan.Tenant, Instance: x.Plan.Name, Deployment: x.Plan.Deployment,
@@ -152,8 +155,8 @@ func (m *meters) readMeter(ctx context.Context, x metered, c *onpath.Counters) {
 	own.read(cpu, bytes)
 }
 
-// forgetBilled lets go of those that are billed and gone.
-func (m *meters) forgetBilled(uids []string) {
+// ForgetBilled lets go of those that are billed and gone.
+func (m *Meters) ForgetBilled(uids []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, uid := range uids {
@@ -163,9 +166,9 @@ func (m *meters) forgetBilled(uids []string) {
 	}
 }
 
-// list are what instances have used, by UID. Nothing is told that a power cut takes back:
+// List are what instances have used, by UID. Nothing is told that a power cut takes back:
 // the server would bill what it says a second time.
-func (m *meters) list() ([]onpath.Meter, error) {
+func (m *Meters) List() ([]onpath.Meter, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.save(true); err != nil {
@@ -179,4 +182,5 @@ func (m *meters) list() ([]onpath.Meter, error) {
 	return out, nil
 }
 
-func meterFile(d base.Dir) string { return d.File("meters.json") }
+// File has what instances have used.
+func File(d base.Dir) string { return d.File("meters.json") }

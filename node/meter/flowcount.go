@@ -1,4 +1,4 @@
-package node
+package meter
 
 import (
 	"context"
@@ -9,9 +9,9 @@ import (
 	"github.com/onpath/onpath/node/base"
 )
 
-// flows are how many flows the draining instances and the ended paths have, by the last
+// Flows are how many flows the draining instances and the ended paths have, by the last
 // count.
-type flows struct {
+type Flows struct {
 	part *base.Part
 
 	mu    sync.Mutex
@@ -19,19 +19,22 @@ type flows struct {
 	left  map[uint64]drained // by number of instance
 }
 
+// NewFlows makes what counts flows.
+func NewFlows(p *base.Part) *Flows { return &Flows{part: p} }
+
 // drained is what a draining instance had.
 type drained struct{ drains, flows uint64 }
 
-// draining is an instance that drains by what is in force.
-type draining struct {
+// Draining is an instance that drains by what is in force.
+type Draining struct {
 	Number uint64 // no two instances have one
 	Drains uint64 // another one each time that an instance begins to drain
 	Vports []onpath.VportID
 }
 
-// count counts the flow entries of draining instances, and of the paths of a plan that have
+// Count counts the flow entries of draining instances, and of the paths of a plan that have
 // ended. It reports whether anything is other than before.
-func (f *flows) count(ctx context.Context, inForce *onpath.NodePlan, list []draining) (changed bool) {
+func (f *Flows) Count(ctx context.Context, inForce *onpath.NodePlan, list []Draining) (changed bool) {
 	c := toCount(inForce, list)
 	if len(c.vports) > 0 || len(c.paths) > 0 {
 		if err := f.part.Datapath.Flows(ctx, c.filter(), c.add); err != nil {
@@ -59,9 +62,9 @@ func (f *flows) count(ctx context.Context, inForce *onpath.NodePlan, list []drai
 	return changed
 }
 
-// of is how many flows a draining instance has; one, for all that is known, until a count
+// Of is how many flows a draining instance has; one, for all that is known, until a count
 // has ended that began when it drained already: without flows it may go.
-func (f *flows) of(number, drains uint64) uint64 {
+func (f *Flows) Of(number, drains uint64) uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if d, ok := f.left[number]; ok && d.drains == drains {
@@ -70,9 +73,9 @@ func (f *flows) of(number, drains uint64) uint64 {
 	return 1
 }
 
-// ofPaths are the counts of the paths that have ended by the plan in force, and had by the
+// OfPaths are the counts of the paths that have ended by the plan in force, and had by the
 // plan by which they were counted.
-func (f *flows) ofPaths(inForce *onpath.NodePlan) map[onpath.PathID]uint64 {
+func (f *Flows) OfPaths(inForce *onpath.NodePlan) map[onpath.PathID]uint64 {
 	if inForce == nil {
 		return nil
 	}
@@ -107,7 +110,7 @@ type flowCount struct {
 	paths    map[onpath.PathID]*pathCount
 }
 
-func toCount(inForce *onpath.NodePlan, list []draining) flowCount {
+func toCount(inForce *onpath.NodePlan, list []Draining) flowCount {
 	c := flowCount{vports: map[onpath.VportID]uint64{}, paths: map[onpath.PathID]*pathCount{}, to: map[uint64]uint64{}, from: map[uint64]uint64{}}
 	for _, d := range list {
 		for _, v := range d.Vports {

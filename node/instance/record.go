@@ -1,4 +1,4 @@
-package node
+package instance
 
 import (
 	"crypto/sha256"
@@ -16,11 +16,23 @@ import (
 	"github.com/onpath/onpath/node/base"
 )
 
-// record is StateDir/instances/ID.json, with ID.log beside it: what the run
+// Labels that the agent gives to what it starts, in onpath.RunSpec.Labels; they
+// are how a restarted agent knows its own.
+const (
+	LabelNode       = "onpath.node"
+	LabelState      = "onpath.state" // the agent's StateDir
+	LabelTenant     = "onpath.tenant"
+	LabelDeployment = "onpath.deployment"
+	LabelInstance   = "onpath.instance"
+	LabelUID        = "onpath.uid"
+	LabelShape      = "onpath.shape" // hash of what cannot change while it runs
+)
+
+// Record is StateDir/instances/ID.json, with ID.log beside it: what the run
 // before the present one wrote. It is written before anything of the
 // instance is made and removed after all of it is gone, so that nothing is ever
 // left without a record.
-type record struct {
+type Record struct {
 	ID     string              `json:"id"`
 	Tenant string              `json:"tenant"`
 	Name   string              `json:"name"`
@@ -42,7 +54,7 @@ type record struct {
 func recordFile(d base.Dir, id string) string { return filepath.Join(d.Records(), id+".json") }
 func lastLog(d base.Dir, id string) string    { return filepath.Join(d.Records(), id+".log") }
 
-func saveRecord(d base.Dir, r record) error {
+func saveRecord(d base.Dir, r Record) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("save the record of instance %s: %w", r.ID, err)
@@ -54,22 +66,22 @@ func saveRecord(d base.Dir, r record) error {
 	return nil
 }
 
-// loadRecords reads all records; an unreadable one still names its instance.
-func loadRecords(d base.Dir) (map[string]record, error) {
+// Records reads all records; an unreadable one still names its instance.
+func Records(d base.Dir) (map[string]Record, error) {
 	files, err := filepath.Glob(filepath.Join(d.Records(), "*.json"))
 	if err != nil {
 		return nil, fmt.Errorf("list the records of instances: %w", err)
 	}
-	out := make(map[string]record, len(files))
+	out := make(map[string]Record, len(files))
 	for _, f := range files {
 		id := strings.TrimSuffix(filepath.Base(f), ".json")
 		data, err := os.ReadFile(f)
 		if err != nil {
 			return nil, fmt.Errorf("read the record of instance %s: %w", id, err)
 		}
-		var r record
+		var r Record
 		if json.Unmarshal(data, &r) != nil {
-			r = record{}
+			r = Record{}
 		}
 		r.ID = id
 		out[id] = r
@@ -87,9 +99,9 @@ func removeRecord(d base.Dir, id string) error {
 	return nil
 }
 
-// instanceID is unique on the machine, and readable: tenant, name and a hash.
+// ID is unique on the machine, and readable: tenant, name and a hash.
 // It is a container's id (at most 76 letters in containerd) and a file name.
-func instanceID(node string, p onpath.InstancePlan) string {
+func ID(node string, p onpath.InstancePlan) string {
 	sum := sha256.Sum256([]byte(strings.Join([]string{node, p.Tenant, p.Name, p.UID}, "\x00")))
 	words := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' {

@@ -1,4 +1,4 @@
-package node
+package instance
 
 import (
 	"context"
@@ -27,7 +27,7 @@ var fullWords = map[onpath.RelayFullness]string{
 const askFullAgain = time.Second
 
 // watchFull sends how full a relay is whenever that changes. A process that begins has room.
-func (in *instance) watchFull(ctx context.Context, p onpath.Process) (<-chan onpath.RelayFullness, func()) {
+func (in watcher) watchFull(ctx context.Context, p onpath.Process) (<-chan onpath.RelayFullness, func()) {
 	in.st.mu.Lock()
 	in.st.fact.Full = ""
 	in.st.mu.Unlock()
@@ -63,7 +63,7 @@ func (in *instance) watchFull(ctx context.Context, p onpath.Process) (<-chan onp
 }
 
 // fill has new flows pass a full instance by, or come to it again.
-func (in *instance) fill(full onpath.RelayFullness) {
+func (in watcher) fill(full onpath.RelayFullness) {
 	in.st.mu.Lock()
 	was := in.st.fact.Full
 	in.st.fact.Full = full

@@ -1,4 +1,4 @@
-package node
+package instance
 
 import (
 	"bytes"
@@ -29,9 +29,12 @@ const maxLastWords = 300
 // lastLogTimeout bounds reading a log: an ended instance waits for it.
 const lastLogTimeout = 5 * time.Second
 
+// logs keeps what an instance prints, and tells of it.
+type logs struct{ self }
+
 // keepLog saves what the present run wrote, before the runtime deletes it: why a
 // process was killed is best known from its own words.
-func (in *instance) keepLog(ctx context.Context) {
+func (in logs) keepLog(ctx context.Context) {
 	rt, err := in.runtime()
 	if err != nil {
 		return
@@ -49,7 +52,7 @@ func (in *instance) keepLog(ctx context.Context) {
 
 // lastWords are the last lines that an ended process wrote, if they are fit to be
 // shown: mostly they say why the process ended.
-func (in *instance) lastWords(ctx context.Context) string {
+func (in logs) lastWords(ctx context.Context) string {
 	rt, err := in.runtime()
 	if err != nil {
 		return ""
@@ -82,7 +85,7 @@ func oneLine(printed string) string {
 }
 
 // previousLog copies what v says of the run before.
-func (in *instance) previousLog(v onpath.LogView, w io.Writer) error {
+func (in logs) previousLog(v onpath.LogView, w io.Writer) error {
 	data, err := os.ReadFile(lastLog(in.s.part.Dir, in.id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return onpath.Errorf(onpath.CodeNotFound, "instance %s/%s has had no earlier run on node %s", in.st.fact.Plan.Tenant, in.st.fact.Plan.Name, in.s.part.Node)

@@ -1,4 +1,4 @@
-package node
+package instance
 
 import (
 	"context"
@@ -53,7 +53,7 @@ type unlinked struct{ why string }
 func (u *unlinked) Error() string { return "the data path cannot run it: " + u.why }
 
 // probeInline asks the data path about an ebpf function.
-func (in *instance) probeInline(ctx context.Context, h health, s *stopwatch) error {
+func (in prober) probeInline(ctx context.Context, h health, s *stopwatch) error {
 	c, err := functionCounters(ctx, in.s.part.Datapath)
 	if err != nil {
 		return onpath.Errorf(onpath.CodeUnavailable, "the data path cannot be asked: %w", err)
