@@ -75,7 +75,7 @@ func (a *applyFlags) changeFlags(c *cobra.Command) {
 	f.DurationVar(&a.confirm, "confirm", 0, "undo everything after this time (1s to 24h) unless onpath confirm comes; onpath confirm "+
 		"alone lists what waits")
 	f.BoolVar(&a.noVerify, "no-verify", false, "leave out the proof that the rules which follow keep the chains' promises")
-	f.BoolVar(&a.wait, "wait", false, "wait until chains carry traffic, and deployments have their instances, as they are now")
+	f.BoolVar(&a.wait, "wait", false, "wait until the changed chains carry traffic, and the changed deployments have their instances")
 	f.DurationVar(&a.timeout, "timeout", 2*time.Minute, "how long --wait waits")
 }
 

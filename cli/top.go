@@ -23,12 +23,19 @@ func newTop(g *global) *cobra.Command {
 	c := &cobra.Command{
 		Use: "top [instances|nodes|chains]", GroupID: groupSee,
 		Short: "Show what instances, nodes or chains use, the busiest first",
-		Long: "Show what instances use and carry, the busiest first, again and again until\nCtrl-C. Into a file or pipe it writes " +
-			"once. PPS and BPS are the packets and\nbits a second that it is given. FLOWS are those that lead through it, " +
-			"both\ndirections of a flow being one, until they have rested for their idle time; a\nproxy has the flows of its clients " +
-			"or its own, whichever are more. What a mirror\nsends ends at it by design: DROPPED leaves it out, and a line below tells " +
-			"it.\nOf instances whose node is not connected, nothing is known: \"-\".\n\nOf nodes and chains it shows the sums over their " +
-			"instances; a chain's PPS, BPS\nand FLOWS are those of its element that is given most, for a packet passes several.",
+		Long: `Show what instances use and carry, the busiest first, again and again until
+Ctrl-C. Into a file or pipe it writes once.
+
+- PPS and BPS are the packets and bits a second that the instance is given.
+- FLOWS are the flows through the instance, both directions being one, until they
+  have rested for their idle time. A proxy has its clients' flows or its own,
+  whichever are more.
+- DROPPED leaves out what a mirror sends: that ends at the mirror by design, and
+  has a line below.
+- "-" stands where the instance's node is not connected.
+
+Of nodes and chains it shows the sums over their instances. A chain's PPS, BPS and
+FLOWS are those of its element that is given most: a packet passes several.`,
 		Example:   examples("onpath top", "onpath top chains", "onpath top nodes --once -o json"),
 		Args:      cobra.MaximumNArgs(1),
 		ValidArgs: []string{"instances", "nodes", "chains"},
