@@ -1,11 +1,15 @@
 package onpath_test
 
 import (
+	"fmt"
 	"go/ast"
 	"go/token"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -54,6 +58,77 @@ var coinedInC = map[string]string{
 	"holdings": "quotas", "hear": "receive", "meet": "mirrors", "news": "what must be done", "pace": "admission, rate",
 	"paces": "admissions", "pair": "HA sync", "partner": "HA peer", "place": "slot, index", "recall": "restore",
 	"room": "capacity", "settle": "establish", "tell": "send, sync", "tells": "send, sync", "told": "sent", "turn": "change",
+}
+
+// coinedInGo is how often the words of coinedInC stand in the names of functions, types,
+// fields, constants and variables that a folder of nodes and servers declares. The numbers may
+// only fall.
+const coinedInGo = `
+.: place 7, told 6
+accel: answer 8
+api: ask 7, forget 9, held 4, place 4
+cli: tell 4
+control: ask 10, asked 4, decide 4, forget 7, held 8, settle 4, tell 7, told 5
+datapath: forget 5, tell 5, turn 4
+engine: answer 6
+node: ask 9, asked 4, forget 6, hear 5, held 9, tell 12, told 4, turn 4
+plan: answer 5, answers 6, place 8, turn 4
+runtime: ask 4
+signal: ask 4, room 4
+store: room 9
+`
+
+// TestPlainWordsInGo: the two sides of the eBPF programs' maps speak one language.
+func TestPlainWordsInGo(t *testing.T) {
+	most := map[string]int{} // by folder and word
+	for _, line := range strings.Split(strings.TrimSpace(coinedInGo), "\n") {
+		folder, words, _ := strings.Cut(line, ": ")
+		for _, w := range strings.Split(words, ", ") {
+			word, n, _ := strings.Cut(w, " ")
+			most[folder+" "+word], _ = strconv.Atoi(n)
+		}
+	}
+	files, fset := productFiles(t)
+	found := map[string][]string{}
+	for _, f := range files {
+		folder, _, _ := strings.Cut(f.dir, "/")
+		for _, id := range declaredNames(f.ast) {
+			for _, word := range camel.FindAllString(id.Name, -1) {
+				if word = strings.ToLower(word); coinedInC[word] != "" {
+					key := folder + " " + word
+					found[key] = append(found[key], fset.Position(id.Pos()).String()+": "+id.Name)
+				}
+			}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(found)) {
+		_, word, _ := strings.Cut(key, " ")
+		ratchet(t, fmt.Sprintf("names in %s (say %s)", strings.Replace(key, " ", "/ with the word ", 1), coinedInC[word]), most[key], slack, found[key])
+	}
+}
+
+// declaredNames are those that a file declares outside the bodies of functions.
+func declaredNames(f *ast.File) (names []*ast.Ident) {
+	for _, d := range f.Decls {
+		if fn, ok := d.(*ast.FuncDecl); ok {
+			names = append(names, fn.Name)
+			continue
+		}
+		ast.Inspect(d, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.FuncLit, *ast.FuncType:
+				return false
+			case *ast.TypeSpec:
+				names = append(names, n.Name)
+			case *ast.ValueSpec:
+				names = append(names, n.Names...)
+			case *ast.Field:
+				names = append(names, n.Names...)
+			}
+			return true
+		})
+	}
+	return names
 }
 
 // allowedInC are names that others gave: authors of functions and the kernel.
