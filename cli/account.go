@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/cli/render"
 )
 
@@ -30,7 +29,7 @@ are admitted; what is not there cannot be spent.`,
 				return err
 			}
 			defer cl.Close()
-			a, err := cl.Account(c.Context(), tenantArg(args))
+			a, err := cl.Pool().Account(c.Context(), tenantArg(args))
 			if err != nil {
 				return err
 			}
@@ -110,7 +109,7 @@ func (g *global) enterMoney(c *cobra.Command, tenant string, e onpath.MoneyEntry
 		return err
 	}
 	defer cl.Close()
-	a, err := cl.Enter(c.Context(), tenant, e)
+	a, err := cl.Pool().Enter(c.Context(), tenant, e)
 	if err != nil {
 		return err
 	}
@@ -139,7 +138,7 @@ give every millionth.`,
 				return err
 			}
 			defer cl.Close()
-			inv, err := cl.Invoice(c.Context(), tenantArg(args), month)
+			inv, err := cl.Pool().Invoice(c.Context(), tenantArg(args), month)
 			if err != nil {
 				return err
 			}
@@ -173,7 +172,7 @@ code 1: something differs, or a file is not there.`,
 				return err
 			}
 			defer cl.Close()
-			l, err := cl.CheckLedger(c.Context())
+			l, err := cl.Pool().CheckLedger(c.Context())
 			if err != nil {
 				return err
 			}
@@ -216,7 +215,7 @@ number from which to go on.`,
 				return err
 			}
 			defer cl.Close()
-			page, err := cl.Postings(c.Context(), tenantArg(args), from, limit)
+			page, err := cl.Pool().Postings(c.Context(), tenantArg(args), from, limit)
 			if err != nil {
 				return err
 			}
@@ -244,7 +243,7 @@ over, the file of each holds. The files lie in the folder ledger of the server's
 				return err
 			}
 			defer cl.Close()
-			days, err := client.LedgerDays(c.Context(), cl)
+			days, err := cl.Pool().LedgerDays(c.Context())
 			if err != nil {
 				return err
 			}

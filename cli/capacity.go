@@ -38,7 +38,7 @@ to reservations and free, from each time on at which that changes.`,
 				return err
 			}
 			defer cl.Close()
-			v, err := cl.Capacity(c.Context(), cloudlet, a, z)
+			v, err := cl.Pool().Capacity(c.Context(), cloudlet, a, z)
 			if err != nil {
 				return err
 			}
@@ -85,7 +85,7 @@ meanwhile.`,
 				return err
 			}
 			defer cl.Close()
-			q, err := cl.Move(c.Context(), tenant, name, to)
+			q, err := cl.Pool().Move(c.Context(), tenant, name, to)
 			if err != nil {
 				return err
 			}

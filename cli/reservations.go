@@ -46,7 +46,7 @@ func (g *global) getReservations(c *cobra.Command, cl *client.Client, p period) 
 		return err
 	}
 	out := &pages{w: c.OutOrStdout(), output: g.output}
-	err = cl.Reservations(c.Context(), q, func(list []onpath.Object) error {
+	err = cl.Pool().Reservations(c.Context(), q, func(list []onpath.Object) error {
 		list, err := g.matching(c.Context(), cl, list)
 		if err != nil {
 			return err

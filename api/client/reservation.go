@@ -11,34 +11,40 @@ import (
 	"github.com/onpath/onpath/api/wire"
 )
 
+// Pool asks for reservations and money.
+type Pool struct{ c *Client }
+
+// Pool is what the server's pool is asked by.
+func (c *Client) Pool() Pool { return Pool{c} }
+
 // Capacity reads what the nodes of a cloudlet, or ("") of all, have promised; zero times:
 // from now on, for a day.
-func (c *Client) Capacity(ctx context.Context, cloudlet string, from, until time.Time) (*onpath.CapacityView, error) {
+func (p Pool) Capacity(ctx context.Context, cloudlet string, from, until time.Time) (*onpath.CapacityView, error) {
 	q := url.Values{}
 	set(q, "cloudlet", cloudlet)
 	setTimes(q, from, until)
 	var out onpath.CapacityView
-	return &out, c.do(ctx, http.MethodGet, "/v1/capacity", q, nil, &out)
+	return &out, p.c.do(ctx, http.MethodGet, "/v1/capacity", q, nil, &out)
 }
 
 // Move has an instance of a reservation leave its node, for the named one or ("") the
 // least loaded of the cloudlet.
-func (c *Client) Move(ctx context.Context, tenant, instance, to string) (*onpath.Quote, error) {
+func (p Pool) Move(ctx context.Context, tenant, instance, to string) (*onpath.Quote, error) {
 	var out onpath.Quote
-	p := "/v1/instances/" + url.PathEscape(tenant) + "/" + url.PathEscape(instance) + "/move"
-	return &out, c.do(ctx, http.MethodPost, p, nil, wire.Move{To: to}, &out)
+	path := "/v1/instances/" + url.PathEscape(tenant) + "/" + url.PathEscape(instance) + "/move"
+	return &out, p.c.do(ctx, http.MethodPost, path, nil, wire.Move{To: to}, &out)
 }
 
 // Account reads what a tenant has.
-func (c *Client) Account(ctx context.Context, tenant string) (*onpath.Account, error) {
+func (p Pool) Account(ctx context.Context, tenant string) (*onpath.Account, error) {
 	var out onpath.Account
-	return &out, c.do(ctx, http.MethodGet, "/v1/accounts/"+url.PathEscape(tenant), nil, nil, &out)
+	return &out, p.c.do(ctx, http.MethodGet, "/v1/accounts/"+url.PathEscape(tenant), nil, nil, &out)
 }
 
 // Enter takes money of a tenant in, gives it back, or corrects such an entry.
-func (c *Client) Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (*onpath.Account, error) {
+func (p Pool) Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (*onpath.Account, error) {
 	var out onpath.Account
-	return &out, c.do(ctx, http.MethodPost, "/v1/accounts/"+url.PathEscape(tenant)+"/entries", nil, e, &out)
+	return &out, p.c.do(ctx, http.MethodPost, "/v1/accounts/"+url.PathEscape(tenant)+"/entries", nil, e, &out)
 }
 
 // ReservationQuery chooses reservations; zero values choose all.
@@ -51,14 +57,14 @@ type ReservationQuery struct {
 const reservationsAtOnce = 500
 
 // Reservations reads those that q chooses, and hands them to f a page at a time.
-func (c *Client) Reservations(ctx context.Context, query ReservationQuery, f func([]onpath.Object) error) error {
+func (p Pool) Reservations(ctx context.Context, query ReservationQuery, f func([]onpath.Object) error) error {
 	q := url.Values{"limit": {strconv.Itoa(reservationsAtOnce)}}
 	set(q, "tenant", query.Tenant)
 	set(q, "cloudlet", query.Cloudlet)
 	setTimes(q, query.From, query.Until)
 	for {
 		var page wire.List[*onpath.Reservation]
-		if err := c.do(ctx, http.MethodGet, "/v1/reservations", q, nil, &page); err != nil {
+		if err := p.c.do(ctx, http.MethodGet, "/v1/reservations", q, nil, &page); err != nil {
 			return err
 		}
 		list := make([]onpath.Object, len(page.Items))
@@ -81,25 +87,25 @@ func setTimes(q url.Values, from, until time.Time) {
 }
 
 // Invoice reads what a tenant's month, such as 2026-11, cost.
-func (c *Client) Invoice(ctx context.Context, tenant, month string) (*onpath.Invoice, error) {
+func (p Pool) Invoice(ctx context.Context, tenant, month string) (*onpath.Invoice, error) {
 	var out onpath.Invoice
-	return &out, c.do(ctx, http.MethodGet, "/v1/accounts/"+url.PathEscape(tenant)+"/invoices/"+url.PathEscape(month), nil, nil, &out)
+	return &out, p.c.do(ctx, http.MethodGet, "/v1/accounts/"+url.PathEscape(tenant)+"/invoices/"+url.PathEscape(month), nil, nil, &out)
 }
 
 // Postings reads a page of a tenant's postings, from a number on; from 0: the newest ones.
-func (c *Client) Postings(ctx context.Context, tenant string, from int64, limit int) (*onpath.PostingPage, error) {
+func (p Pool) Postings(ctx context.Context, tenant string, from int64, limit int) (*onpath.PostingPage, error) {
 	q := url.Values{"from": {strconv.FormatInt(from, 10)}, "limit": {strconv.Itoa(limit)}}
 	var out onpath.PostingPage
-	return &out, c.do(ctx, http.MethodGet, "/v1/accounts/"+url.PathEscape(tenant)+"/postings", q, nil, &out)
+	return &out, p.c.do(ctx, http.MethodGet, "/v1/accounts/"+url.PathEscape(tenant)+"/postings", q, nil, &out)
 }
 
 // LedgerDays are the closed days of the ledger.
-func LedgerDays(ctx context.Context, c *Client) (out []onpath.LedgerDay, err error) {
-	return out, c.do(ctx, http.MethodGet, "/v1/ledger/days", nil, nil, &out)
+func (p Pool) LedgerDays(ctx context.Context) (out []onpath.LedgerDay, err error) {
+	return out, p.c.do(ctx, http.MethodGet, "/v1/ledger/days", nil, nil, &out)
 }
 
 // CheckLedger has the server recompute every posting and balance.
-func (c *Client) CheckLedger(ctx context.Context) (*onpath.LedgerCheck, error) {
+func (p Pool) CheckLedger(ctx context.Context) (*onpath.LedgerCheck, error) {
 	var out onpath.LedgerCheck
-	return &out, c.do(ctx, http.MethodGet, "/v1/ledger/check", nil, nil, &out)
+	return &out, p.c.do(ctx, http.MethodGet, "/v1/ledger/check", nil, nil, &out)
 }

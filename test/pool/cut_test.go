@@ -23,7 +23,7 @@ func TestControlCut(t *testing.T) {
 		t.Skip("needs root for network namespaces, eBPF and containers")
 	}
 	l := setUpLab(t)
-	if _, err := l.api.Enter(t.Context(), onpath.DefaultTenant,
+	if _, err := l.api.Pool().Enter(t.Context(), onpath.DefaultTenant,
 		onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 100 * onpath.Millionths, Reference: "transfer 1"}); err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestControlCut(t *testing.T) {
 	if st := l.reservation(r.name).Status; st.Refunded > cost([]onpath.ReservationSlot{{Until: time.Time{}.Add(controlCut + 10*time.Second), Capacity: small}}) {
 		t.Errorf("%s of %s is credited for a cut of %s", st.Refunded, st.Paid, controlCut)
 	}
-	check, err := l.api.CheckLedger(t.Context())
+	check, err := l.api.Pool().CheckLedger(t.Context())
 	if err != nil || len(check.Wrong) > 0 {
 		t.Errorf("the ledger: %v %v", check.Wrong, err)
 	}

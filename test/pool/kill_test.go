@@ -25,7 +25,7 @@ import (
 // each acknowledged change. ONPATH_SOAK has it killed 200 times.
 func TestKilled(t *testing.T) {
 	s := setUp(t)
-	if _, err := s.Enter(t.Context(), onpath.DefaultTenant, onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 1_000_000_000_000, Reference: "transfer 1"}); err != nil {
+	if _, err := s.Pool().Enter(t.Context(), onpath.DefaultTenant, onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 1_000_000_000_000, Reference: "transfer 1"}); err != nil {
 		t.Fatal(err)
 	}
 	kills := 10
@@ -169,7 +169,7 @@ func (h *history) compare() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	inv, err := h.Invoice(h.t.Context(), onpath.DefaultTenant, time.Now().UTC().Format("2006-01"))
+	inv, err := h.Pool().Invoice(h.t.Context(), onpath.DefaultTenant, time.Now().UTC().Format("2006-01"))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func (h *history) compare() {
 			h.t.Errorf("%s was charged %s, given back %s, and is not there", name, l.Charged, l.Refunded)
 		}
 	}
-	check, err := h.CheckLedger(h.t.Context())
+	check, err := h.Pool().CheckLedger(h.t.Context())
 	if err != nil || len(check.Wrong) > 0 {
 		h.t.Errorf("the ledger: %s %v", strings.Join(check.Wrong, "; "), err)
 	}

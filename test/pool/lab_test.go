@@ -119,7 +119,7 @@ func setUpLab(t *testing.T) *laboratory {
 	}
 	l.write("prices", labPrices)
 	l.await("the nodes take reservations", func() (bool, error) {
-		v, err := l.api.Capacity(t.Context(), "fra", time.Time{}, time.Time{})
+		v, err := l.api.Pool().Capacity(t.Context(), "fra", time.Time{}, time.Time{})
 		usable := 0 // all but the gateway
 		for _, n := range v.Nodes {
 			if n.Usable {

@@ -17,7 +17,7 @@ import (
 func TestListInPages(t *testing.T) {
 	s := setUp(t)
 	const all, atOnce = 1200, 300
-	if _, err := s.Enter(t.Context(), onpath.DefaultTenant, onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 1e12, Reference: "transfer 1"}); err != nil {
+	if _, err := s.Pool().Enter(t.Context(), onpath.DefaultTenant, onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 1e12, Reference: "transfer 1"}); err != nil {
 		t.Fatal(err)
 	}
 	day := time.Now().Add(24 * time.Hour).UTC().Truncate(time.Hour)

@@ -116,7 +116,7 @@ func (s *server) await(what string, ok func(context.Context) bool) {
 func (s *server) usable() {
 	s.t.Helper()
 	s.await("the nodes to take reservations", func(ctx context.Context) bool {
-		v, err := s.Capacity(ctx, "", time.Time{}, time.Time{})
+		v, err := s.Pool().Capacity(ctx, "", time.Time{}, time.Time{})
 		return err == nil && len(v.Nodes) == 2 && !slices.ContainsFunc(v.Nodes, func(n onpath.NodeCapacity) bool { return !n.Usable })
 	})
 }

@@ -68,7 +68,7 @@ func TestTwentyRequests(t *testing.T) {
 		t.Skip("needs root for network namespaces, eBPF and containers")
 	}
 	l := setUpLab(t)
-	credit, err := l.api.Enter(t.Context(), onpath.DefaultTenant,
+	credit, err := l.api.Pool().Enter(t.Context(), onpath.DefaultTenant,
 		onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 100 * onpath.Millionths, Reference: "transfer 1"})
 	if err != nil {
 		t.Fatal(err)
@@ -227,7 +227,7 @@ func (l *laboratory) change(r *request) {
 	}
 	if r.kind == "moved" {
 		for name, i := range l.of(r.name) {
-			if _, err := l.api.Move(l.t.Context(), onpath.DefaultTenant, name, ""); err != nil {
+			if _, err := l.api.Pool().Move(l.t.Context(), onpath.DefaultTenant, name, ""); err != nil {
 				l.t.Errorf("move %s from %s: %v", name, i.node, err)
 			}
 		}
@@ -344,7 +344,7 @@ func (l *laboratory) checkLedger(credit onpath.Money) {
 	bytes := map[string]uint64{}
 	l.await("use is billed", func() (bool, error) {
 		var err error
-		if inv, err = l.api.Invoice(l.t.Context(), onpath.DefaultTenant, month); err != nil {
+		if inv, err = l.api.Pool().Invoice(l.t.Context(), onpath.DefaultTenant, month); err != nil {
 			return false, err
 		}
 		for _, line := range inv.Lines {
@@ -369,14 +369,14 @@ func (l *laboratory) checkLedger(credit onpath.Money) {
 			l.t.Errorf("%s was compensated with %s", line.Reservation, line.Compensated)
 		}
 	}
-	account, err := l.api.Account(l.t.Context(), onpath.DefaultTenant)
+	account, err := l.api.Pool().Account(l.t.Context(), onpath.DefaultTenant)
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	if account.Balance != credit-total || inv.Total != total {
 		l.t.Errorf("of %s, %s were spent by the invoice's lines, its total is %s and %s are left", credit, total, inv.Total, account.Balance)
 	}
-	check, err := l.api.CheckLedger(l.t.Context())
+	check, err := l.api.Pool().CheckLedger(l.t.Context())
 	if err != nil || len(check.Wrong) > 0 {
 		l.t.Errorf("the ledger: %v, %v", check, err)
 	}

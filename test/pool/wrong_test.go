@@ -25,7 +25,7 @@ const (
 // TestWrongFiles: each file is refused with its reason, and changes nothing.
 func TestWrongFiles(t *testing.T) {
 	s := setUp(t)
-	if _, err := s.Enter(t.Context(), onpath.DefaultTenant, onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 5_000_000, Reference: "transfer 1"}); err != nil {
+	if _, err := s.Pool().Enter(t.Context(), onpath.DefaultTenant, onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 5_000_000, Reference: "transfer 1"}); err != nil {
 		t.Fatal(err)
 	}
 	day := time.Now().Add(24 * time.Hour).UTC().Truncate(time.Hour)
@@ -105,9 +105,9 @@ func (s *server) everything() string {
 	s.t.Helper()
 	ctx := s.t.Context()
 	list, _, err := s.List(ctx, onpath.KindReservation, "")
-	account, err2 := s.Account(ctx, onpath.DefaultTenant)
-	check, err3 := s.CheckLedger(ctx)
-	view, err4 := s.Capacity(ctx, "", time.Now().Add(time.Hour).Truncate(time.Hour), time.Now().AddDate(20, 0, 0).Truncate(24*time.Hour))
+	account, err2 := s.Pool().Account(ctx, onpath.DefaultTenant)
+	check, err3 := s.Pool().CheckLedger(ctx)
+	view, err4 := s.Pool().Capacity(ctx, "", time.Now().Add(time.Hour).Truncate(time.Hour), time.Now().AddDate(20, 0, 0).Truncate(24*time.Hour))
 	if err := errors.Join(err, err2, err3, err4); err != nil {
 		s.t.Fatal(err)
 	}
