@@ -12,15 +12,16 @@ import (
 // TestIDsUsedAgain: past the end of their range, ids that nobody uses come again, once all
 // nodes have said what they hold; where all are in use, that is said.
 func TestIDsUsedAgain(t *testing.T) {
-	c := &Controller{mirror: newMirror(), nodes: map[string]*session{}}
+	m, sessions := newMirror(), map[string]*session{}
 	chain := &onpath.Chain{Status: onpath.ChainStatus{Path: 2}}
 	chain.Metadata = onpath.Metadata{Tenant: "default", Name: "web", Version: 1}
 	node := &onpath.Node{}
 	node.Metadata = onpath.Metadata{Name: "n1", Version: 1}
-	c.mirror.put(chain)
-	c.mirror.put(node)
-	c.ids.Paths = []onpath.PathID{5}
-	take := func(n int, last uint64) ([]uint64, error) { return c.idsFrom(last, n, last, "path", c.pathsInUse) }
+	m.put(chain)
+	m.put(node)
+	take := func(n int, last uint64) ([]uint64, error) {
+		return idsFrom(last, n, last, "path", awaited(m, sessions), func() map[uint64]bool { return pathsInUse(m, sessions, []onpath.PathID{5}) })
+	}
 
 	if ids, err := take(1, 7); err != nil || !slices.Equal(ids, []uint64{7}) {
 		t.Errorf("the last id of the range: %v, %v", ids, err)
@@ -30,11 +31,11 @@ func TestIDsUsedAgain(t *testing.T) {
 		t.Errorf("while a node is away: %v, %v", ids, err)
 	}
 	plans := plan.NodeState{Sent: []*onpath.NodePlan{{Datapath: onpath.DatapathConfig{Paths: []onpath.Path{{ID: 3}}}}}}
-	c.nodes["n1"] = &session{state: plans}
+	sessions["n1"] = &session{state: plans}
 	if ids, err := take(4, 7); err != nil || !slices.Equal(ids, []uint64{7, 1, 4, 6}) {
 		t.Errorf("the ids that nobody uses are %v, %v", ids, err)
 	}
-	if ids, err := c.idsFrom(8, 1, 3, "path", func() map[uint64]bool { return map[uint64]bool{1: true, 2: true, 3: true} }); err == nil || len(ids) != 0 {
+	if ids, err := idsFrom(8, 1, 3, "path", nil, func() map[uint64]bool { return map[uint64]bool{1: true, 2: true, 3: true} }); err == nil || len(ids) != 0 {
 		t.Errorf("of ids that are all in use came %v, %v", ids, err)
 	}
 }

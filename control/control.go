@@ -13,10 +13,10 @@ import (
 	"github.com/onpath/onpath/control/archive"
 	"github.com/onpath/onpath/control/claims"
 	"github.com/onpath/onpath/control/events"
-	"github.com/onpath/onpath/control/look"
 	"github.com/onpath/onpath/control/metering"
 	"github.com/onpath/onpath/control/names"
 	"github.com/onpath/onpath/control/pool"
+	"github.com/onpath/onpath/control/questions"
 	"github.com/onpath/onpath/control/scaling"
 	"github.com/onpath/onpath/control/timer"
 	"github.com/onpath/onpath/plan"
@@ -73,8 +73,7 @@ type Controller struct {
 	mu       sync.Mutex
 	mirror   *mirror
 	nodes    map[string]*session
-	ids      plan.IDs
-	floors   floors
+	ids      idStock
 	asides   map[onpath.Key]aside
 	started  time.Time
 	held     bool                         // nothing is planned yet: nodes are awaited
@@ -85,14 +84,14 @@ type Controller struct {
 	planErr  error                        // why the last attempt to plan came to nothing
 	planTold time.Time                    // when that was last logged
 
-	looks    *look.Shared
-	scaling  *scaling.Scaling
-	pool     *pool.Pool
-	names    *names.Names
-	claims   *claims.Claims
-	metering *metering.Metering
-	uses     uses
-	make     func(*plan.Snapshot) *plan.Result // plan.Make
+	questions *questions.Questions
+	scaling   *scaling.Scaling
+	pool      *pool.Pool
+	names     *names.Names
+	claims    *claims.Claims
+	metering  *metering.Metering
+	uses      uses
+	make      func(*plan.Snapshot) *plan.Result // plan.Make
 }
 
 // session is what is known of a node that has connected.
@@ -138,9 +137,7 @@ func New(o Options) *Controller {
 	c.scaling = scaling.New(scaling.Options{Store: o.Store, Hub: o.Hub, Clock: o.Clock, After: o.After, Log: o.Log, Events: c.events})
 	c.metering = metering.New(metering.Options{Hub: o.Hub, Bills: c.pool, Clock: o.Clock, Log: o.Log})
 	c.claims = claims.New(claims.Options{Store: o.Store, Hub: o.Hub, Clock: o.Clock, After: o.After, Secret: o.Settings.Secret, Events: c.events})
-	c.looks = look.New(func(ctx context.Context, node string, op onpath.NodeOp, request any) (io.ReadWriteCloser, error) {
-		return o.Hub.Call(ctx, node, op, request)
-	})
+	c.questions = questions.New(o.Hub)
 	return c
 }
 
@@ -224,14 +221,17 @@ func (c *Controller) kick() {
 func (c *Controller) awaitNodes(ctx context.Context) {
 	deadline := c.o.After(c.o.Wait)
 	for {
-		if missing := c.awaited(); len(missing) == 0 {
+		c.mu.Lock()
+		missing := awaited(c.mirror, c.nodes)
+		c.mu.Unlock()
+		if len(missing) == 0 {
 			break
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-deadline:
-			c.log.Warn("planning without nodes that have not come back", "nodes", c.awaited())
+			c.log.Warn("planning without nodes that have not come back", "nodes", missing)
 		case <-c.o.After(5 * time.Millisecond):
 			continue
 		}
@@ -243,16 +243,10 @@ func (c *Controller) awaitNodes(ctx context.Context) {
 	c.kick()
 }
 
-func (c *Controller) awaited() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.awaitedLocked()
-}
-
-// awaitedLocked are the nodes that have not come yet. Callers hold mu.
-func (c *Controller) awaitedLocked() (out []string) {
-	for k := range c.mirror.objects {
-		if k.Kind == onpath.KindNode && c.nodes[k.Name] == nil {
+// awaited are the nodes of which nothing was heard yet.
+func awaited(m *mirror, sessions map[string]*session) (out []string) {
+	for k := range m.objects {
+		if k.Kind == onpath.KindNode && sessions[k.Name] == nil {
 			out = append(out, k.Name)
 		}
 	}
@@ -360,7 +354,7 @@ func (c *Controller) plan(s *plan.Snapshot) (r *plan.Result) {
 func (c *Controller) snapshot() *plan.Snapshot {
 	s := &plan.Snapshot{
 		Now: c.o.Clock().UTC(), Started: c.started, Objects: c.mirror.objects,
-		States: make(map[string]*plan.NodeState, len(c.nodes)), IDs: c.ids, Settings: c.o.Settings,
+		States: make(map[string]*plan.NodeState, len(c.nodes)), IDs: c.ids.left(), Settings: c.o.Settings,
 		Wanted:       scaling.Numbers(c.mirror.chains, c.mirror.deployments),
 		Filling:      c.scaling.Filling(),
 		Reservations: c.pool.Running(), Promised: c.pool.Promised(),

@@ -15,7 +15,7 @@ func (c *Controller) NodeConnected(h onpath.NodeHello) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h.Report.Clip()
-	c.raiseIDs(h.Plan)
+	c.ids.raise(h.Plan)
 	st := c.nodes[h.Node]
 	if st == nil {
 		st = &session{}

@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -51,23 +50,15 @@ func (c *Controller) decisions(r *plan.Result) *decisions {
 	d.changes = append(d.changes, c.acceptances()...)
 	d.changes = slices.DeleteFunc(d.changes, c.isSetAside)
 	if !c.writing {
-		c.ids.Addresses = c.ids.Addresses[r.Used.Addresses:]
+		c.ids.dropAddresses(r.Used.Addresses)
 	}
-	if c.low() && d.short == (plan.Count{}) && !d.empty() {
+	if c.ids.low() && d.short == (plan.Count{}) && !d.empty() {
 		d.short = plan.Count{Vports: 1, Paths: 1, Addresses: 1}
 	}
 	return d
 }
 
 func rank(k onpath.Kind) int { return slices.Index(onpath.Kinds(), k) }
-
-// low reports whether ids should be fetched before they are lacking.
-func (c *Controller) low() bool {
-	return len(c.ids.Vports) < reserve/4 || len(c.ids.Paths) < reserve/4 || len(c.ids.Addresses) < reserve/4
-}
-
-// reserve is how many ids of each sequence are fetched beforehand.
-const reserve = 64
 
 // write carries decisions to the store and into the mirror, then has the loop
 // go on with them.
@@ -130,7 +121,7 @@ func (c *Controller) writePart(ctx context.Context, part []onpath.Change) error 
 		return nil
 	}
 	if code := onpath.CodeOf(err); code != onpath.CodeConflict && code != onpath.CodeInvalid {
-		c.used(part) // it may have been written
+		c.ids.used(part) // it may have been written
 		return err
 	}
 	for _, ch := range part {
@@ -145,7 +136,7 @@ func (c *Controller) writePart(ctx context.Context, part []onpath.Change) error 
 				return err
 			}
 		default:
-			c.used(one)
+			c.ids.used(one)
 			return err
 		}
 	}
@@ -154,7 +145,7 @@ func (c *Controller) writePart(ctx context.Context, part []onpath.Change) error 
 
 // took puts what was written into the mirror.
 func (c *Controller) took(changes []onpath.Change) {
-	c.used(changes)
+	c.ids.used(changes)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, ch := range changes {
@@ -183,26 +174,11 @@ func (c *Controller) reread(ctx context.Context, k onpath.Key) error {
 
 // fetchIDs tops the reserves up, and by what was lacking.
 func (c *Controller) fetchIDs(ctx context.Context, short plan.Count) error {
-	vports, err1 := c.o.Store.NextIDs(ctx, "vport", c.floor(floorVports), reserve+short.Vports)
-	paths, err2 := c.o.Store.NextIDs(ctx, "path", c.floor(floorPaths), reserve+short.Paths)
-	addresses, err3 := c.o.Store.NextIDs(ctx, "address", 0, reserve+short.Addresses)
-	if err := errors.Join(err1, err2, err3); err != nil {
+	first, err := c.ids.next(ctx, c.o.Store, short)
+	if err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v, err1 := c.idsFrom(vports, reserve+short.Vports, onpath.MaxID24, "vport", c.vportsInUse)
-	p, err2 := c.idsFrom(paths, reserve+short.Paths, maxPath, "path", c.pathsInUse)
-	for _, id := range v {
-		c.ids.Vports = append(c.ids.Vports, onpath.VportID(id))
-	}
-	for _, id := range p {
-		c.ids.Paths = append(c.ids.Paths, onpath.PathID(id))
-	}
-	for i := range reserve + short.Addresses {
-		c.ids.Addresses = append(c.ids.Addresses, addresses+uint64(i))
-	}
-	c.floors.highVport = max(c.floors.highVport, vports+uint64(reserve+short.Vports)-1)
-	c.floors.highPath = max(c.floors.highPath, paths+uint64(reserve+short.Paths)-1)
-	return errors.Join(err1, err2)
+	return c.ids.add(first, short, awaited(c.mirror, c.nodes), c.mirror, c.nodes)
 }

@@ -1,7 +1,10 @@
-package control
+// Package questions answers what users ask of traffic: where a packet goes, what a flow's hops
+// count, and whether the rules keep what chains promise.
+package questions
 
 import (
 	"context"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -9,20 +12,45 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/look"
 	"github.com/onpath/onpath/plan"
 )
 
 // traceTimeout bounds how long a node may take to answer, which may have been asked just before.
 const traceTimeout = 4 * time.Second
 
+// Hub reaches the nodes.
+type Hub interface {
+	Call(ctx context.Context, node string, op onpath.NodeOp, request any) (io.ReadWriteCloser, error)
+}
+
+// Questions asks nodes for what answers need. Make one with New.
+type Questions struct {
+	hub   Hub
+	looks *look.Shared
+}
+
+// New makes Questions.
+func New(hub Hub) *Questions {
+	return &Questions{hub: hub, looks: look.New(func(ctx context.Context, node string, op onpath.NodeOp, request any) (io.ReadWriteCloser, error) {
+		return hub.Call(ctx, node, op, request)
+	})}
+}
+
+// World is what answers are made from.
+type World struct {
+	*plan.Snapshot                   // which stays as it is
+	Silent         map[string]string // why nodes cannot be asked
+}
+
 // Trace finds the way of a packet and of its answer, from the plans in force
 // and the nodes' flow entries. Nodes that do not answer are named in a warning.
-func (c *Controller) Trace(ctx context.Context, r onpath.TraceRequest) (*onpath.Trace, error) {
-	in := plan.TraceInput{Snapshot: c.copy(), Request: r}
+func (c *Questions) Trace(ctx context.Context, w World, r onpath.TraceRequest) (*onpath.Trace, error) {
+	in := plan.TraceInput{Snapshot: w.Snapshot, Request: r}
 	if err := checkGateway(in.Snapshot, r.Gateway); err != nil {
 		return nil, err
 	}
-	in.Silent = c.silent(in.Snapshot)
+	in.Silent = maps.Clone(w.Silent)
 	asked := flowsAsked{in: &in}
 	asked.tuple(ctx, c, r.Tuple)
 	t := plan.Trace(in)
@@ -51,7 +79,7 @@ type flowsAsked struct {
 	tuples []onpath.Tuple
 }
 
-func (a *flowsAsked) path(ctx context.Context, c *Controller, p onpath.PathID) {
+func (a *flowsAsked) path(ctx context.Context, c *Questions, p onpath.PathID) {
 	if !slices.Contains(a.paths, p) {
 		a.paths = append(a.paths, p)
 		c.ask(ctx, a.in, onpath.FlowFilter{Path: p})
@@ -59,7 +87,7 @@ func (a *flowsAsked) path(ctx context.Context, c *Controller, p onpath.PathID) {
 }
 
 // tuple asks for both directions.
-func (a *flowsAsked) tuple(ctx context.Context, c *Controller, tu onpath.Tuple) {
+func (a *flowsAsked) tuple(ctx context.Context, c *Questions, tu onpath.Tuple) {
 	covered := func(o onpath.Tuple) bool {
 		f := onpath.FlowFilter{Tuple: &o}
 		return f.Matches(onpath.FlowEntry{Tuple: tu})
@@ -105,44 +133,15 @@ func checkGateway(s *plan.Snapshot, name string) error {
 	return e
 }
 
-// copy is a snapshot that stays as it is.
-func (c *Controller) copy() *plan.Snapshot {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := c.snapshot()
-	s.Objects = maps.Clone(s.Objects)
-	for n, st := range s.States {
-		copied := *st
-		s.States[n] = &copied
-	}
-	return s
-}
-
-// silent are the nodes that have no session.
-func (c *Controller) silent(s *plan.Snapshot) map[string]string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	out := map[string]string{}
-	for k := range s.Objects {
-		if k.Kind != onpath.KindNode {
-			continue
-		}
-		if st := c.nodes[k.Name]; st == nil || !st.connected {
-			out[k.Name] = "it is not connected"
-		}
-	}
-	return out
-}
-
 // Counters are what a node has counted: it is asked once a second at most for all who want to
 // know.
-func (c *Controller) Counters(ctx context.Context, node string) (*onpath.Counters, error) {
+func (c *Questions) Counters(ctx context.Context, node string) (*onpath.Counters, error) {
 	seen, err := c.looks.Ask(ctx, node, nil)
 	return seen.Counters, err
 }
 
 // ask adds what the nodes say.
-func (c *Controller) ask(ctx context.Context, in *plan.TraceInput, f onpath.FlowFilter) {
+func (c *Questions) ask(ctx context.Context, in *plan.TraceInput, f onpath.FlowFilter) {
 	ctx, cancel := context.WithTimeout(ctx, traceTimeout)
 	defer cancel()
 	if in.Flows == nil {

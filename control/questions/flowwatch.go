@@ -1,4 +1,4 @@
-package control
+package questions
 
 import (
 	"context"
@@ -16,30 +16,28 @@ const watchLease = 10 * time.Second
 
 // WatchFlow has all nodes count the packets of a flow, and reads what each hop
 // has counted since the first call. The watch ends by itself.
-func (c *Controller) WatchFlow(ctx context.Context, r onpath.WatchRequest) (*onpath.FlowWatch, error) {
-	t, err := c.Trace(ctx, onpath.TraceRequest{Tuple: r.Tuple, Gateway: r.Gateway})
+func (c *Questions) WatchFlow(ctx context.Context, world World, r onpath.WatchRequest) (*onpath.FlowWatch, error) {
+	t, err := c.Trace(ctx, world, onpath.TraceRequest{Tuple: r.Tuple, Gateway: r.Gateway})
 	if err != nil {
 		return nil, err
 	}
-	s := c.copy()
 	spec := onpath.WatchSpec{Tuples: plan.WatchTuples(t, r.Tuple), For: onpath.Duration(watchLease)}
-	counted, warnings := c.watches(ctx, s, spec)
+	counted, warnings := c.watches(ctx, world, spec)
 	t.Warnings = append(t.Warnings, warnings...)
-	w := plan.Watched(s, t, r.Tuple, counted)
+	w := plan.Watched(world.Snapshot, t, r.Tuple, counted)
 	return w, ctx.Err()
 }
 
 // watches asks every connected node.
-func (c *Controller) watches(ctx context.Context, s *plan.Snapshot, spec onpath.WatchSpec) (map[string][]onpath.FlowCounters, []onpath.Note) {
+func (c *Questions) watches(ctx context.Context, world World, spec onpath.WatchSpec) (map[string][]onpath.FlowCounters, []onpath.Note) {
 	ctx, cancel := context.WithTimeout(ctx, traceTimeout)
 	defer cancel()
-	silent := c.silent(s)
 	out := map[string][]onpath.FlowCounters{}
 	var warnings []onpath.Note
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for n := range s.States {
-		if silent[n] != "" {
+	for n := range world.States {
+		if world.Silent[n] != "" {
 			continue // the trace has said so
 		}
 		wg.Go(func() {
@@ -57,8 +55,8 @@ func (c *Controller) watches(ctx context.Context, s *plan.Snapshot, spec onpath.
 	return out, warnings
 }
 
-func (c *Controller) flowCounters(ctx context.Context, node string, spec onpath.WatchSpec) ([]onpath.FlowCounters, error) {
-	s, err := c.o.Hub.Call(ctx, node, onpath.OpWatch, spec)
+func (c *Questions) flowCounters(ctx context.Context, node string, spec onpath.WatchSpec) ([]onpath.FlowCounters, error) {
+	s, err := c.hub.Call(ctx, node, onpath.OpWatch, spec)
 	if err != nil {
 		return nil, err
 	}

@@ -1,8 +1,9 @@
-package control
+package questions
 
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -15,9 +16,8 @@ import (
 
 // Verify proves or refutes on the newest plans of all nodes, or on those that
 // they have acknowledged, what chains promise.
-func (c *Controller) Verify(ctx context.Context, r onpath.VerifyRequest) (*onpath.Verification, error) {
-	stale := c.relist(ctx, verified())
-	s := c.copy()
+func Verify(ctx context.Context, w World, r onpath.VerifyRequest) (*onpath.Verification, error) {
+	s, silent := w.Snapshot, w.Silent
 	if r.Tenant != "" && len(r.Chains) == 0 {
 		if r.Chains = chainsOf(s, r.Tenant); len(r.Chains) == 0 {
 			return &onpath.Verification{Live: r.Live, Verdict: onpath.VerdictProved, Chains: []onpath.ChainVerification{}}, nil
@@ -35,7 +35,6 @@ func (c *Controller) Verify(ctx context.Context, r onpath.VerifyRequest) (*onpat
 	if r.Live {
 		plans = s.InForce()
 	}
-	silent := c.silent(s)
 	in := verify.Input{Now: s.Now, Objects: s.Objects, Plans: plans, Chains: r.Chains, Unsteered: unsteered(s)}
 	if r.Live {
 		in.NoReport = noReport(s, silent)
@@ -47,9 +46,6 @@ func (c *Controller) Verify(ctx context.Context, r onpath.VerifyRequest) (*onpat
 	}
 	p.Notes = append(p.Notes, behind(s, r.Live)...)
 	p.Notes = append(p.Notes, hearsay(s, silent)...)
-	if stale != nil {
-		p.Notes = append(p.Notes, fmt.Sprintf("the store cannot be read just now (%v): what changed last may be missing here", stale))
-	}
 	return p, ctx.Err()
 }
 
@@ -83,14 +79,6 @@ func lent(s *plan.Snapshot) []string {
 	}
 	slices.Sort(out)
 	return out
-}
-
-// verified are the kinds that a proof rests on. A chain says of itself that it steers
-// once all else is so: read first, it is never ahead of what that rests on, and never
-// behind what it was seen to say before.
-func verified() []onpath.Kind {
-	kinds := slices.DeleteFunc(onpath.Kinds(), func(k onpath.Kind) bool { return k == onpath.KindChain || k == onpath.KindEvent })
-	return append([]onpath.Kind{onpath.KindChain}, kinds...)
 }
 
 // planned is what is proved of a snapshot whose nodes all have done their part.
@@ -177,23 +165,22 @@ func noReport(s *plan.Snapshot, silent map[string]string) map[string]string {
 // steering are the kinds on which rules depend.
 var steering = []onpath.Kind{onpath.KindChain, onpath.KindHosts, onpath.KindFunction, onpath.KindDeployment, onpath.KindNode, onpath.KindCloudlet}
 
+// Steers reports whether rules depend on what is changed.
+func Steers(changes []onpath.Change) bool {
+	return slices.ContainsFunc(changes, func(ch onpath.Change) bool { return slices.Contains(steering, ch.Key.Kind) })
+}
+
 // VerifyChange proves what would follow from changes once every node has done
 // its part. What is refuted without them too does not count.
-func (c *Controller) VerifyChange(ctx context.Context, changes []onpath.Change) error {
-	if !slices.ContainsFunc(changes, func(ch onpath.Change) bool { return slices.Contains(steering, ch.Key.Kind) }) {
-		return nil
-	}
-	before := c.copy()
+func VerifyChange(ctx context.Context, log *slog.Logger, before, after *plan.Snapshot) error {
 	began := time.Now()
-	after := plan.Foresee(changedSnapshot(before, changes))
-	p := prove(planned(after))
-	c.log.Debug("a change is verified", "verdict", p.Verdict, "classes", p.Classes, "proof", time.Duration(p.Took), "all", time.Since(began))
+	p := prove(planned(plan.Foresee(after)))
+	log.Debug("a change is verified", "verdict", p.Verdict, "classes", p.Classes, "proof", time.Duration(p.Took), "all", time.Since(began))
 	if p.Verdict != onpath.VerdictRefuted || ctx.Err() != nil {
 		return ctx.Err()
 	}
 	known := map[string]bool{}
-	was := plan.Foresee(before)
-	for _, r := range refuted(prove(planned(was))) {
+	for _, r := range refuted(prove(planned(plan.Foresee(before)))) {
 		known[r.Chain] = true
 	}
 	var errs onpath.Errors
