@@ -15,8 +15,8 @@ import (
 // TestRandomSequences: whatever is asked for, changed and cancelled, whichever nodes die and
 // cloudlets are cut off, and however clocks are set or leap, no node has promised more than it
 // has at any instant, no accepted reservation is gone or ended by a cut, a leap changes nothing,
-// the ledger balances, what is paid is what the calendar has, and the calendar is what adding
-// the reservations up gives. ONPATH_SEED repeats one sequence, ONPATH_SOAK has 10,000 run.
+// the ledger balances, what is paid is what the calendar has, quotas are kept, tenants come and
+// go, and the calendar is what adding the reservations up gives. ONPATH_SEED repeats one sequence, ONPATH_SOAK has 10,000 run.
 func TestRandomSequences(t *testing.T) {
 	first, n := rand.Uint64(), uint64(400)
 	if os.Getenv("ONPATH_SOAK") != "" {
@@ -59,6 +59,10 @@ func (s *sequence) say(format string, args ...any) {
 func (s *sequence) run() {
 	s.prices(onpath.PriceListSpec{Hour: onpath.UnitPrices{CPU: 1_234_567, Network: 333}, Tiers: []onpath.PriceTier{{Above: 40, Percent: 150}}})
 	s.credit(onpath.Money(20_000_000 + s.r.Int64N(2_000_000_000)))
+	s.owner["acme"] = Bounds{UID: "acme 0"}
+	if s.r.IntN(2) == 0 {
+		s.owner[onpath.DefaultTenant] = Bounds{Most: cores(float64(2 + s.r.IntN(8)))}
+	}
 	for range 10 + s.r.IntN(20) {
 		s.latest = latest(s.latest, s.now)
 		s.step()
@@ -74,7 +78,7 @@ func (s *sequence) run() {
 }
 
 func (s *sequence) step() {
-	switch x := s.r.IntN(24); {
+	switch x := s.r.IntN(26); {
 	case x < 9:
 		s.ask(s.random(fmt.Sprintf("r%d", s.r.IntN(12))))
 	case x < 11:
@@ -91,7 +95,11 @@ func (s *sequence) step() {
 		s.die(s.nodes[[]string{"fra-1", "fra-2", "par-1", "lon-1"}[s.r.IntN(4)]])
 	case x < 20:
 		s.cut()
-	case x < 21:
+	case x < 22:
+		s.another()
+	case x < 23:
+		s.removeTenant()
+	case x < 24:
 		s.say("the server restarts")
 		s.Pool = s.restart()
 	default:
@@ -144,7 +152,7 @@ func (s *sequence) ask(r *onpath.Reservation) {
 }
 
 func (s *sequence) one() (k onpath.Key, ok bool) {
-	keys := sortedKeysOf(s.queue.state.rows.entries)
+	keys := slices.DeleteFunc(sortedKeysOf(s.queue.state.rows.entries), func(k onpath.Key) bool { return k.Tenant != onpath.DefaultTenant })
 	if len(keys) == 0 {
 		return k, false
 	}
@@ -195,6 +203,47 @@ func (s *sequence) die(n Node) {
 	s.nodes[n.Name] = n
 	s.observe()
 	s.Tick(s.t.Context())
+}
+
+// another has another tenant pay something in and reserve.
+func (s *sequence) another() {
+	_, err := s.Enter(s.t.Context(), "acme", onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: onpath.Money(1 + s.r.Int64N(50_000_000)),
+		Reference: fmt.Sprint("transfer ", s.r.Uint64())})
+	r := s.random(fmt.Sprintf("a%d", s.r.IntN(5)))
+	r.Metadata.Tenant = "acme"
+	q, askErr := s.apply(r)
+	s.say("acme pays in: %v, and asks for %s: %s %v", err, r.Metadata.Name, q.State, askErr)
+}
+
+// removeTenant cancels all that the other tenant has, pays it out and removes it. The next one of
+// that name has nothing of it.
+func (s *sequence) removeTenant() {
+	var live []onpath.Key
+	for _, k := range sortedKeysOf(s.queue.state.rows.entries) {
+		if k.Tenant == "acme" && s.queue.state.rows.entries[k].obj.Status.State.Live() {
+			live = append(live, k)
+		}
+	}
+	if len(live) > 0 && s.remove("acme") == nil {
+		s.t.Errorf("a tenant is removed that has %v", live)
+	}
+	_, err := s.Apply(s.t.Context(), nil, live, false)
+	a, accountErr := s.Account(s.t.Context(), "acme")
+	if err == nil && accountErr == nil && a.Balance > 0 {
+		_, err = s.Enter(s.t.Context(), "acme", onpath.MoneyEntry{Kind: onpath.PostingPayout, Amount: a.Balance, Reference: fmt.Sprint("back ", s.r.Uint64())})
+	}
+	if err == nil {
+		err = s.remove("acme")
+	}
+	s.say("acme is removed: %v", err)
+	if err != nil {
+		s.t.Errorf("a tenant that has nothing is not removed: %v", err)
+		return
+	}
+	s.owner["acme"] = Bounds{UID: fmt.Sprint("acme ", s.r.Uint64())}
+	if a, err := s.Account(s.t.Context(), "acme"); err != nil || a.Balance != 0 || a.Postings != 0 {
+		s.t.Errorf("the next tenant of that name has %+v %v", a, err)
+	}
 }
 
 // cut has a whole cloudlet, or all of them, not be heard of, or be heard of again.
@@ -328,6 +377,10 @@ func (s *sequence) check() {
 	}
 	for _, x := range s.queue.state.rows.findMisbilled(latest(s.latest, s.now)) {
 		s.t.Error(x)
+	}
+	most := s.owner[onpath.DefaultTenant].Most.CPU
+	if has := s.queue.state.promises.reservedBy(onpath.DefaultTenant, latest(s.latest, s.now)).CPU; most > 0 && has > most {
+		s.t.Errorf("%s is reserved at the most, the quota is %s", has, most)
 	}
 	for name, n := range s.nodes {
 		room := atLeastNothing(n.Capacity.Sub(shareOf(n.Capacity, s.cls[n.Cloudlet].Share)))
