@@ -27,9 +27,9 @@ func newTop(g *global) *cobra.Command {
 Ctrl-C. Into a file or pipe it writes once.
 
 - PPS and BPS are the packets and bits a second that the instance is given.
-- FLOWS are the flows through the instance, both directions being one, until they
-  have rested for their idle time. A proxy has its clients' flows or its own,
-  whichever are more.
+- FLOWS are the flows through the instance, both directions being one, until
+  they have rested for their idle time. A proxy has its clients' flows or its
+  own, whichever are more.
 - DROPPED leaves out what a mirror sends: that ends at the mirror by design, and
   has a line below.
 - "-" stands where the instance's node is not connected.
