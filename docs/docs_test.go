@@ -3,6 +3,8 @@
 package docs_test
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -13,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/manifest"
 	"github.com/onpath/onpath/cli/config"
 	"github.com/onpath/onpath/lab"
 )
@@ -100,6 +103,33 @@ func TestConfigurationExamples(t *testing.T) {
 	}
 }
 
+// TestExamplesAreTaken: an object that a page shows is one that onpath apply takes. Files
+// that it names need not be there.
+func TestExamplesAreTaken(t *testing.T) {
+	objects := 0
+	for _, page := range pages(t) {
+		for _, m := range regexp.MustCompile("(?ms)^( *)```yaml\n(.*?)```").FindAllStringSubmatch(read(t, page), -1) {
+			text := strings.ReplaceAll("\n"+m[2], "\n"+m[1], "\n") // an item of a list is indented
+			if !strings.Contains(text, "apiVersion:") {
+				continue
+			}
+			docs, err := manifest.Parse([]byte(text), page, t.TempDir())
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%v\n%s", err, text)
+			}
+			for _, d := range docs {
+				objects++
+				if err := d.Object.Validate(); err != nil {
+					t.Errorf("%s: %v\n%s", page, err, text)
+				}
+			}
+		}
+	}
+	if objects < 10 {
+		t.Errorf("%d objects are shown, must be 10 at least", objects)
+	}
+}
+
 func TestLabExamples(t *testing.T) {
 	for _, f := range blocks(t, "lab.md") {
 		if _, err := lab.ParseFile(f); err != nil {
@@ -110,7 +140,7 @@ func TestLabExamples(t *testing.T) {
 
 // TestLinks: what pages refer to exists.
 func TestLinks(t *testing.T) {
-	for _, page := range append(pages(t), "../README.md", "../CONTRIBUTING.md", "../CHANGELOG.md") {
+	for _, page := range append(pages(t), "../README.md", "../ARCHITECTURE.md", "../CONTRIBUTING.md", "../CHANGELOG.md", "../SECURITY.md") {
 		for _, m := range regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`).FindAllStringSubmatch(read(t, page), -1) {
 			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
 				t.Errorf("%s: %v", page, err)
@@ -145,7 +175,7 @@ func TestPagesAreFound(t *testing.T) {
 // most; tables and code apart.
 func TestParagraphsAreShort(t *testing.T) {
 	code := regexp.MustCompile("(?s)```.*?```")
-	for _, page := range pages(t) {
+	for _, page := range append(pages(t), "../README.md", "../ARCHITECTURE.md") {
 		for _, p := range regexp.MustCompile(`\n\s*\n|\n(?:- |\d+\. )`).Split(code.ReplaceAllString(read(t, page), ""), -1) {
 			if n := len(strings.Fields(p)); n > 120 && !strings.HasPrefix(strings.TrimSpace(p), "|") {
 				t.Errorf("%s: a paragraph has %d words: %.60s…", page, n, p)
