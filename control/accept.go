@@ -21,51 +21,48 @@ import (
 const storeRecord = "store/identity"
 
 // identify reads the identity of the store, or gives it one.
-func (c *Controller) identify(ctx context.Context) error {
+func identify(ctx context.Context, s onpath.Store) (string, error) {
 	for {
-		page, err := c.o.Store.Records(ctx, onpath.RecordsUnder(storeRecord))
+		page, err := s.Records(ctx, onpath.RecordsUnder(storeRecord))
 		if err != nil {
-			return err
+			return "", err
 		}
 		if len(page.Records) > 0 {
-			c.mu.Lock()
-			c.o.Settings.Store = string(page.Records[0].Value)
-			c.mu.Unlock()
-			return nil
+			return string(page.Records[0].Value), nil
 		}
 		r := onpath.Record{Path: storeRecord, Value: []byte(newIdentity())}
-		_, err = c.o.Store.Write(ctx, onpath.Batch{Records: []onpath.Record{r}})
+		_, err = s.Write(ctx, onpath.Batch{Records: []onpath.Record{r}})
 		if err != nil && onpath.CodeOf(err) != onpath.CodeConflict {
-			return err
+			return "", err
 		}
 	}
 }
 
 // foreign reports whether a plan that a node holds was made from another store than this
 // one. Plans of earlier versions do not say from which; the Node object then tells.
-func (c *Controller) foreign(p *onpath.NodePlan, known bool) bool {
+func foreign(p *onpath.NodePlan, store string, known bool) bool {
 	if p == nil || len(p.Instances)+len(p.Datapath.Paths) == 0 {
 		return false
 	}
-	return p.Store != c.o.Settings.Store && !(p.Store == "" && known)
+	return p.Store != store && !(p.Store == "" && known)
 }
 
-// isWaiting reports whether a node waits. Callers hold mu.
-func (c *Controller) isWaiting(name string) bool {
-	if st := c.nodes[name]; st != nil && st.foreign {
+// isWaiting reports whether a node waits.
+func isWaiting(m *mirror, sessions map[string]*session, name string) bool {
+	if st := sessions[name]; st != nil && st.foreign {
 		return true
 	}
-	n, ok := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: name}].(*onpath.Node)
+	n, ok := m.objects[onpath.Key{Kind: onpath.KindNode, Name: name}].(*onpath.Node)
 	return ok && !n.Accepted()
 }
 
-// waitingNodes are the names of all nodes that wait. Callers hold mu.
-func (c *Controller) waitingNodes() (names []string) {
-	for k := range c.mirror.waiting {
+// waitingNodes are the names of all nodes that wait.
+func waitingNodes(m *mirror, sessions map[string]*session) (names []string) {
+	for k := range m.waiting {
 		names = append(names, k.Name)
 	}
-	for name, st := range c.nodes {
-		if st.foreign && !c.mirror.waiting[onpath.Key{Kind: onpath.KindNode, Name: name}] {
+	for name, st := range sessions {
+		if st.foreign && !m.waiting[onpath.Key{Kind: onpath.KindNode, Name: name}] {
 			names = append(names, name)
 		}
 	}
@@ -118,25 +115,25 @@ const retryNode = 5 * time.Second
 func (c *Controller) take(st *session, n *onpath.Node) {
 	reason, message := c.objection(st, n)
 	if c.missing[onpath.KeyOf(n)] = n; reason != "" {
-		n.Status.Conditions = []onpath.Condition{c.unaccepted(reason, message)}
+		n.Status.Conditions = []onpath.Condition{unaccepted(reason, message, c.o.Clock())}
 		c.tellWaits(n, message)
 		c.kick()
 		return
 	}
-	c.missCloudlet(n.Spec.Cloudlet)
+	missCloudlet(c.missing, c.mirror, n.Spec.Cloudlet)
 	c.kick()
 }
 
-func (c *Controller) missCloudlet(name string) {
-	cl := newObject(onpath.KindCloudlet, name)
-	if c.mirror.objects[onpath.KeyOf(cl)] == nil {
-		c.missing[onpath.KeyOf(cl)] = cl
+// missCloudlet has a cloudlet made, if there is none.
+func missCloudlet(missing map[onpath.Key]onpath.Object, m *mirror, name string) {
+	if cl := newObject(onpath.KindCloudlet, name); m.objects[onpath.KeyOf(cl)] == nil {
+		missing[onpath.KeyOf(cl)] = cl
 	}
 }
 
-func (c *Controller) unaccepted(reason, message string) onpath.Condition {
+func unaccepted(reason, message string, now time.Time) onpath.Condition {
 	return onpath.Condition{Type: onpath.ConditionAccepted, Status: onpath.False, Reason: reason, Message: onpath.ClipText(message),
-		Since: c.o.Clock().UTC().Round(0)}
+		Since: now.UTC().Round(0)}
 }
 
 func (c *Controller) tellWaits(n *onpath.Node, message string) {
@@ -147,7 +144,7 @@ func (c *Controller) tellWaits(n *onpath.Node, message string) {
 // acceptances are the changes of nodes that wait from now on, for another reason, or no
 // more. Callers hold mu.
 func (c *Controller) acceptances() (out []onpath.Change) {
-	for _, name := range c.waitingNodes() {
+	for _, name := range waitingNodes(c.mirror, c.nodes) {
 		k := onpath.Key{Kind: onpath.KindNode, Name: name}
 		n, ok := c.mirror.objects[k].(*onpath.Node)
 		if !ok {
@@ -165,13 +162,13 @@ func (c *Controller) acceptances() (out []onpath.Change) {
 		}
 		next := onpath.Clone(n)
 		if reason != "" {
-			onpath.SetCondition(&next.Status.Conditions, c.unaccepted(reason, message))
+			onpath.SetCondition(&next.Status.Conditions, unaccepted(reason, message, c.o.Clock()))
 			next.Status.Ready = false
 			c.tellWaits(n, message)
 		} else {
 			next.Status.Conditions = slices.DeleteFunc(next.Status.Conditions,
 				func(x onpath.Condition) bool { return x.Type == onpath.ConditionAccepted })
-			c.missCloudlet(n.Spec.Cloudlet)
+			missCloudlet(c.missing, c.mirror, n.Spec.Cloudlet)
 			c.log.Info("a node is accepted", "node", name)
 		}
 		out = append(out, onpath.Change{Key: k, Object: next, Version: n.Metadata.Version})
@@ -221,7 +218,7 @@ func (c *Controller) accepting(k onpath.Key) ([]onpath.Change, error) {
 		e.Object, e.Remedy = k.String(), "onpath get nodes lists those that are there, also those that wait"
 		return nil, e
 	}
-	if !c.isWaiting(k.Name) {
+	if !isWaiting(c.mirror, c.nodes, k.Name) {
 		return nil, nil
 	}
 	if err := c.checkNode(n); err != nil {
@@ -238,8 +235,7 @@ func (c *Controller) accepting(k onpath.Key) ([]onpath.Change, error) {
 }
 
 // withoutWaiting takes the nodes that wait out of what is planned from.
-func (c *Controller) withoutWaiting(s *plan.Snapshot) {
-	names := c.waitingNodes()
+func withoutWaiting(s *plan.Snapshot, names []string) {
 	if len(names) == 0 {
 		return
 	}

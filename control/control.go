@@ -181,11 +181,23 @@ func (c *Controller) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.identify(ctx); err != nil {
+	store, err := identify(ctx, c.o.Store)
+	if err != nil {
 		return err
 	}
-	if err := c.openTenants(ctx); err != nil {
+	opened, err := openTenants(ctx, c.o.Store, c.log)
+	if err != nil {
 		return err
+	}
+	c.mu.Lock()
+	c.o.Settings.Store = store
+	for _, ch := range opened {
+		c.mirror.put(ch.Object)
+	}
+	c.mu.Unlock()
+	for _, ch := range opened {
+		c.Tell(ch.Key, "AddressesWritten",
+			"from now on a tenant without addresses selects nothing; all were written into it: narrow them", true)
 	}
 	if err := c.pool.Load(ctx); err != nil {
 		return err
@@ -362,7 +374,7 @@ func (c *Controller) snapshot() *plan.Snapshot {
 	for n, st := range c.nodes {
 		s.States[n] = &st.state
 	}
-	c.withoutWaiting(s)
+	withoutWaiting(s, waitingNodes(c.mirror, c.nodes))
 	return s
 }
 

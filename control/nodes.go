@@ -27,7 +27,7 @@ func (c *Controller) NodeConnected(h onpath.NodeHello) {
 	st.connectedAt = c.o.Clock()
 	st.state = plan.NodeState{Report: &h.Report, Seen: c.o.Clock(), Acked: h.Plan}
 	there, known := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: h.Node}].(*onpath.Node)
-	st.foreign = c.foreign(h.Plan, known) &&
+	st.foreign = foreign(h.Plan, c.o.Settings.Store, known) &&
 		!(known && conditionOf(there.Status.Conditions, onpath.ConditionAccepted).Status == onpath.True)
 	c.missNode(st, &h)
 	if h.Plan != nil && sameAgent(old.Report, &h.Report) {
@@ -54,7 +54,7 @@ func (c *Controller) NodeReported(r onpath.NodeReport) {
 	}
 	r.Clip()
 	notAfter(&r, st.state.Report, c.o.Clock())
-	if c.isWaiting(r.Node) && c.o.Clock().Sub(st.lookedAt) >= retryNode {
+	if isWaiting(c.mirror, c.nodes, r.Node) && c.o.Clock().Sub(st.lookedAt) >= retryNode {
 		c.kick()
 	}
 	wasAway := c.o.Clock().Sub(st.state.Seen) > onpath.NodeTimeout
@@ -65,7 +65,7 @@ func (c *Controller) NodeReported(r onpath.NodeReport) {
 	if !wasAway && !plan.News(old, &r) {
 		return
 	}
-	c.acknowledge(st, r.Plan)
+	st.acknowledge(r.Plan)
 	if r.PlanError != "" {
 		c.log.Warn("plan not in force", "node", r.Node, "generation", st.pushed, "err", r.PlanError)
 	}
@@ -73,7 +73,7 @@ func (c *Controller) NodeReported(r onpath.NodeReport) {
 }
 
 // acknowledge moves the plan of a generation from sent to in force.
-func (c *Controller) acknowledge(st *session, generation uint64) {
+func (st *session) acknowledge(generation uint64) {
 	for i, p := range st.state.Sent {
 		if p.Generation == generation {
 			st.state.Acked, st.told = p, false
@@ -89,7 +89,10 @@ func (c *Controller) NodeEvent(node string, e onpath.NodeEvent) {
 		e.Time = now
 	}
 	about, ok := parseKey(e.About)
-	if !ok || !c.hasToDoWith(node, about) {
+	c.mu.Lock()
+	ok = ok && hasToDoWith(c.mirror, c.nodes[node], node, about)
+	c.mu.Unlock()
+	if !ok {
 		about = onpath.Key{Kind: onpath.KindNode, Name: node}
 	}
 	c.events.Add(plan.Event{About: about, Node: node, Reason: e.Reason, Message: e.Message, Warning: e.Warning}, e.Time)
@@ -197,34 +200,31 @@ func (c *Controller) checkNode(n *onpath.Node) error {
 
 // hasToDoWith reports whether an event of a node may be about an object: itself, a peer
 // or a tenant of its plan, or an instance that is there on it.
-func (c *Controller) hasToDoWith(node string, about onpath.Key) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func hasToDoWith(m *mirror, st *session, node string, about onpath.Key) bool {
 	switch about.Kind {
 	case onpath.KindNode:
-		return about.Name == node || c.inPlan(node, func(d *onpath.DatapathConfig) bool {
+		return about.Name == node || st.inPlan(func(d *onpath.DatapathConfig) bool {
 			return slices.ContainsFunc(d.Peers, func(p onpath.Peer) bool { return p.Node == about.Name })
 		})
 	case onpath.KindTenant:
-		return c.inPlan(node, func(d *onpath.DatapathConfig) bool {
+		return st.inPlan(func(d *onpath.DatapathConfig) bool {
 			return slices.ContainsFunc(d.Tenants, func(t onpath.TenantLimits) bool { return t.Name == about.Name })
 		})
 	}
 	if about.Kind != onpath.KindInstance || store.CheckKey(about) != nil {
 		return false
 	}
-	if i, ok := c.mirror.objects[about].(*onpath.Instance); ok {
+	if i, ok := m.objects[about].(*onpath.Instance); ok {
 		return i.Spec.Node == node
 	}
-	st := c.nodes[node] // it was deleted, and is going
+	// It was deleted, and is going.
 	return st != nil && st.state.Report != nil && slices.ContainsFunc(st.state.Report.Instances, func(r onpath.InstanceReport) bool {
 		return r.Tenant == about.Tenant && r.Name == about.Name
 	})
 }
 
-// inPlan reports whether a plan that the node may follow has something. It needs mu.
-func (c *Controller) inPlan(node string, has func(*onpath.DatapathConfig) bool) bool {
-	st := c.nodes[node]
+// inPlan reports whether a plan that the node may follow has something.
+func (st *session) inPlan(has func(*onpath.DatapathConfig) bool) bool {
 	return st != nil && slices.ContainsFunc(append([]*onpath.NodePlan{st.state.Acked}, st.state.Sent...), func(p *onpath.NodePlan) bool {
 		return p != nil && has(&p.Datapath)
 	})

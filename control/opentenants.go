@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 
 	"github.com/onpath/onpath"
@@ -12,14 +13,14 @@ const tenantsOpened = "upgrade/tenants-without-addresses"
 
 // openTenants writes all addresses into tenants that have none, once in a store: up to
 // version 0.1 that meant any traffic, and now it means none. It is said of each.
-func (c *Controller) openTenants(ctx context.Context) error {
-	done, err := c.o.Store.Records(ctx, onpath.RecordsUnder(tenantsOpened))
+func openTenants(ctx context.Context, s onpath.Store, log *slog.Logger) (opened []onpath.Change, err error) {
+	done, err := s.Records(ctx, onpath.RecordsUnder(tenantsOpened))
 	if err != nil || len(done.Records) > 0 {
-		return err
+		return nil, err
 	}
-	list, _, err := c.o.Store.List(ctx, onpath.KindTenant, "")
+	list, _, err := s.List(ctx, onpath.KindTenant, "")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	b := onpath.Batch{Records: []onpath.Record{{Path: tenantsOpened}}}
 	for _, o := range list {
@@ -30,22 +31,15 @@ func (c *Controller) openTenants(ctx context.Context) error {
 		t.Spec.Addresses = []onpath.Prefix{{Prefix: netip.MustParsePrefix("0.0.0.0/0")}, {Prefix: netip.MustParsePrefix("::/0")}}
 		b.Changes = append(b.Changes, onpath.Change{Key: onpath.KeyOf(t), Object: t, Version: t.Metadata.Version})
 	}
-	if _, err := c.o.Store.Write(ctx, b); err != nil {
+	if _, err := s.Write(ctx, b); err != nil {
 		if onpath.CodeOf(err) == onpath.CodeUnavailable { // a disk that is full: it is done at the next start
-			c.log.Error("tenants without addresses select nothing until they get some", "err", err)
-			return nil
+			log.Error("tenants without addresses select nothing until they get some", "err", err)
+			return nil, nil
 		}
-		return err
+		return nil, err
 	}
-	c.mu.Lock()
 	for _, ch := range b.Changes {
-		c.mirror.put(ch.Object)
+		log.Warn("all addresses are written into a tenant that had none: narrow them", "tenant", ch.Key.Name)
 	}
-	c.mu.Unlock()
-	for _, ch := range b.Changes {
-		c.log.Warn("all addresses are written into a tenant that had none: narrow them", "tenant", ch.Key.Name)
-		c.Tell(ch.Key, "AddressesWritten",
-			"from now on a tenant without addresses selects nothing; all were written into it: narrow them", true)
-	}
-	return nil
+	return b.Changes, nil
 }

@@ -31,7 +31,7 @@ func PlannedSecrets(c *Controller) func(node, tenant, instance string) map[strin
 		case p != nil && !st.told:
 			take(p, all)
 		case p != nil && in != nil && in.Spec.Node == node:
-			take(p, c.secretsNamed(tenant))
+			take(p, secretsNamed(c.mirror.objects, tenant))
 		}
 		for _, p := range st.state.Sent {
 			take(p, all)
@@ -41,9 +41,9 @@ func PlannedSecrets(c *Controller) func(node, tenant, instance string) map[strin
 }
 
 // secretsNamed tells which secrets functions name that are a tenant's or the operator's.
-func (c *Controller) secretsNamed(tenant string) func(onpath.SecretKey) bool {
+func secretsNamed(objects map[onpath.Key]onpath.Object, tenant string) func(onpath.SecretKey) bool {
 	named := map[onpath.SecretKey]bool{}
-	for k, o := range c.mirror.objects {
+	for k, o := range objects {
 		if f, ok := o.(*onpath.Function); ok && (k.Tenant == tenant || k.Tenant == onpath.OperatorTenant) {
 			for _, of := range f.Spec.Traits().Secrets {
 				named[of] = true
