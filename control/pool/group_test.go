@@ -204,3 +204,37 @@ func TestAuthors(t *testing.T) {
 		}
 	}
 }
+
+// TestReadAgainWhileWriting: all is read again once what is being written is written: the calendar
+// knows it as the store does.
+func TestReadAgainWhileWriting(t *testing.T) {
+	f := setUp(t)
+	s := &slowStore{Store: f.store}
+	f.through(s)
+	f.owner["acme"] = Bounds{UID: "1"}
+	_, done, err := f.RemoveTenant(t.Context(), &onpath.Tenant{Metadata: onpath.Metadata{Name: "acme", UID: "1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold := s.close()
+	var wg sync.WaitGroup
+	r := request("r", time.Hour, 2*time.Hour, cores(1))
+	r.Spec.Instances = 1
+	wg.Go(func() { _, err = f.Apply(t.Context(), []*onpath.Reservation{r}, nil, false) })
+	f.wait(func() bool { return s.count() > 0 })
+	done(0) // nobody knows whether the removal was written
+	ticked := make(chan bool)
+	wg.Go(func() { f.Tick(t.Context()); close(ticked) })
+	select {
+	case <-ticked:
+		t.Error("all was read again while something was being written")
+	case <-time.After(50 * time.Millisecond):
+	}
+	s.open(hold, nil)
+	wg.Wait()
+	f.Tick(t.Context())
+	at := f.get("r").Status.Places[0].Node
+	if got := f.queue.state.promises.cal.Peak(at, start, start.Add(10*time.Hour)); err != nil || got != cores(1) {
+		t.Errorf("%v; node %s has promised %v", err, at, got)
+	}
+}

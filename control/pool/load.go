@@ -17,8 +17,10 @@ import (
 // Load reads everything from the store. Until it has, nothing is admitted.
 func (p *Pool) Load(ctx context.Context) error { return p.queue.reload(ctx) }
 
+// reload reads everything again once nothing is being written: what is written then would be
+// missing.
 func (q *queue) reload(ctx context.Context) error {
-	q.mu.Lock()
+	q.lockIdle()
 	defer q.mu.Unlock()
 	return q.load(ctx)
 }

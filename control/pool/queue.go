@@ -67,16 +67,18 @@ func (q *queue) observe() {
 	q.takeUp()
 }
 
-// refresh reads everything again where that is to be done.
+// refresh takes up what was observed, and reads everything again where that is to be done.
 func (q *queue) refresh(ctx context.Context) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.takeUp()
-	q.state.promises.tryRefused(q.state.clock())
-	if !q.state.broken {
+	broken := false
+	q.observe()
+	q.look(func(s *state) {
+		s.promises.tryRefused(s.clock())
+		broken = s.broken
+	})
+	if !broken {
 		return nil
 	}
-	return q.load(ctx)
+	return q.reload(ctx)
 }
 
 // join has something written by the next group that has room for it. If it fails, the
