@@ -36,6 +36,12 @@ type snapshotter interface {
 	Snapshot(ctx context.Context, w io.Writer) error
 }
 
+// backups copies the store between two changes.
+type backups struct {
+	d      Deps
+	writer *writer
+}
+
 func (s *backups) backup(w http.ResponseWriter, r *http.Request) error {
 	q := router.Query(r, "images")
 	images := q.Boolean("images")

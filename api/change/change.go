@@ -72,31 +72,6 @@ type Changes struct {
 	undoer   *undoer
 }
 
-// examiner looks at each object by itself, and at who may bring it.
-type examiner struct{ d Deps }
-
-// writer writes what has been examined. Check and Write belong together: writing is held
-// meanwhile.
-type writer struct {
-	d       Deps
-	writing turns
-	pending *pending
-	history *history
-}
-
-// undoer undoes what is not confirmed in time.
-type undoer struct {
-	d       Deps
-	writer  *writer
-	pending *pending
-}
-
-// backups copies the store between two changes.
-type backups struct {
-	d      Deps
-	writer *writer
-}
-
 // New reads what waits for its confirmation.
 func New(ctx context.Context, d Deps) (*Changes, error) {
 	waits, err := openPending(ctx, d.Store, d.Log)
