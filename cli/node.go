@@ -148,7 +148,8 @@ again, and no packet is lost. "onpath node off" takes everything away.`,
 	c.Flags().StringVar(&f.path, "config", "", "configuration file (default "+config.DefaultPath+", if it is there)")
 	c.Flags().StringVar(&f.set.StateDir, "state-dir", "",
 		"where the plan and the instances' records are kept, one agent each (default "+config.DefaultNodeDir+")")
-	c.Flags().StringVar(&f.set.Token, "token", "", "join token, needed once for a server on another machine; others on this one see it in ps")
+	c.Flags().StringVar(&f.set.Token, "token", "",
+		"join token, needed once for a server on another machine; others on this one see it in ps")
 	c.Flags().StringVar(&f.set.TokenFile, "token-file", "", "file with the join token")
 	c.Flags().StringVar(&f.set.Metrics, "metrics", "", "address:port for Prometheus, plain HTTP (default none)")
 	c.Flags().StringVar(&f.set.Log, "log", "", "debug, info, warn or error (default info)")

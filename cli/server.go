@@ -179,8 +179,9 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(control.GCPercent)
 	}
-	controller := control.New(control.Options{Store: public.Entries, Hub: hub, Log: log, Boot: sinceBoot, Archive: days, Settings: plan.Settings{
-		Secret: secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
+	controller := control.New(control.Options{Store: public.Entries, Hub: hub, Log: log, Boot: sinceBoot, Archive: days,
+		Settings: plan.Settings{
+			Secret: secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
 	isTenant := func(name string) (since time.Time, known bool, err error) {
 		o, err := store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: name})
 		switch {

@@ -68,7 +68,8 @@ be there; one of the configuration file or the Node object may come later.`,
 	}
 	server.add(c)
 	n.add(c)
-	c.Flags().StringVar(&dir, "state-dir", "", "where server and node keep their state, in folders of their own (default "+filepath.Dir(config.DefaultServerDir)+")")
+	c.Flags().StringVar(&dir, "state-dir", "",
+		"where server and node keep their state, in folders of their own (default "+filepath.Dir(config.DefaultServerDir)+")")
 	c.Flags().StringVar(&server.set.Metrics, "metrics", "", "address:port for Prometheus, plain HTTP: what the server knows (default none)")
 	c.Flags().StringVar(&n.set.Metrics, "node-metrics", "", "likewise: what the node counts (default none)")
 	c.Flags().StringVar(&level, "log", "", "debug, info, warn or error (default info)")

@@ -86,7 +86,8 @@ var nameShape = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
 // Check refuses identities that are not complete.
 func (i Identity) Check() error {
 	if !nameShape.MatchString(i.Name) {
-		return onpath.Errorf(onpath.CodeInvalid, "%q is no name for a %s (write small letters, digits, dots and dashes, at most 63)", i.Name, i.Role)
+		return onpath.Errorf(onpath.CodeInvalid,
+			"%q is no name for a %s (write small letters, digits, dots and dashes, at most 63)", i.Name, i.Role)
 	}
 	switch {
 	case i.Tenanted() && !nameShape.MatchString(i.Tenant):

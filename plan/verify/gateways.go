@@ -39,7 +39,8 @@ func (c *checker) connectGateways(a *place) {
 		v := two[0].vports[two[1].edge]
 		switch {
 		case v == nil || v.Kind != onpath.VportRemote || v.Peer != two[1].node || v.Backup != two[0].edge:
-			c.note("gateway %s does not know gateway %s as its partner: flows that it cannot work out are not told to it", two[0].node, two[1].node)
+			c.note("gateway %s does not know gateway %s as its partner: flows that it cannot work out are not told to it",
+				two[0].node, two[1].node)
 		case v.State == onpath.VportClosed:
 			c.note("gateway %s finds gateway %s gone", two[0].node, two[1].node)
 		}
@@ -85,10 +86,12 @@ func (w *walker) leaveAtPeer(st state, s set) *failure {
 		return f
 	}
 	if !to.reaches(st.via, st.at) {
-		return w.lose(st, s, "has an answer that is dropped if it comes in at gateway %s, which does not know vport %d of node %s", to.node, st.via, st.at.node)
+		return w.lose(st, s,
+			"has an answer that is dropped if it comes in at gateway %s, which does not know vport %d of node %s", to.node, st.via, st.at.node)
 	}
 	if st.at.edge != to.edge && !st.at.reaches(to.edge, to) {
-		return w.lose(st, s, "cannot leave at gateway %s, where it may come in as well: node %s does not know its edge", to.node, st.at.node)
+		return w.lose(st, s, "cannot leave at gateway %s, where it may come in as well: node %s does not know its edge",
+			to.node, st.at.node)
 	}
 	return nil
 }

@@ -176,7 +176,8 @@ func (w *walker) send(st state, s set, v onpath.VportID) (*site, *failure) {
 	}
 	to := w.c.sites[p.Peer]
 	if to == nil {
-		return nil, &failure{at: st.at.node, unknown: true, message: fmt.Sprintf("the plan of node %s, to which node %s sends, is not known", p.Peer, st.at.node)}
+		return nil, &failure{at: st.at.node, unknown: true,
+			message: fmt.Sprintf("the plan of node %s, to which node %s sends, is not known", p.Peer, st.at.node)}
 	}
 	if why := st.at.tunnel(to); why != "" {
 		return nil, w.lose(st, s, "%s", why)

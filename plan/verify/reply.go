@@ -44,7 +44,8 @@ func (w *walker) answers(st state, s set, to *site, g *onpath.Group) *failure {
 // tenant's first element knows nothing.
 func (w *walker) between(m, n wanted) {
 	if m.step().mirror && m.step().serves {
-		w.c.note("mirror %s of chain %s gets copies of the packets that go on to chain %s, and none of their answers", m.step().deployment, m.p.key, n.p.key)
+		w.c.note("mirror %s of chain %s gets copies of the packets that go on to chain %s, and none of their answers",
+			m.step().deployment, m.p.key, n.p.key)
 	}
 }
 
@@ -149,14 +150,16 @@ func (w *walker) copied(st state, s set, g *onpath.Group, m wanted) *failure {
 		v := member.Vport
 		open = true
 		if !m.step().into[m.reverse][v] {
-			return w.answer(st, s, "is copied to %s, which is no instance of element %d (%s) of chain %s", w.c.vportName(st.at, v), m.k+1, m.step().deployment, named(m.p.key))
+			return w.answer(st, s, "is copied to %s, which is no instance of element %d (%s) of chain %s",
+				w.c.vportName(st.at, v), m.k+1, m.step().deployment, named(m.p.key))
 		}
 		to, f := w.send(st, w.turn(s), v)
 		if f != nil {
 			return f
 		}
 		if in := to.local(v); in == nil || in.State == onpath.VportClosed {
-			return w.answer(st, s, "gets a copy made for %s that is dropped at node %s: vport %d is away or closed there", m.step().deployment, to.node, v)
+			return w.answer(st, s, "gets a copy made for %s that is dropped at node %s: vport %d is away or closed there",
+				m.step().deployment, to.node, v)
 		}
 	}
 	if !open && m.step().serves {
@@ -194,7 +197,8 @@ func (w *walker) returning(st state, s set, edge *site) *failure {
 		if len(met) == 0 {
 			return nil
 		}
-		return w.lose(st, s, "has an answer that does not meet mirror %s: node %s has no group %d", met[len(met)-1].want.step().deployment, edge.node, context)
+		return w.lose(st, s, "has an answer that does not meet mirror %s: node %s has no group %d",
+			met[len(met)-1].want.step().deployment, edge.node, context)
 	}
 	met = slices.Clone(met)
 	return w.again(st, s, g.Then, met, met)
@@ -231,7 +235,8 @@ func (w *walker) againAct(st state, s set, a onpath.Action, due, met []metMirror
 		due = due[1:]
 	}
 	if len(due) == 0 || st.at.chainOf(g.Path) != due[0].want.p.key || k != due[0].want.k {
-		return w.lose(st, s, "has an answer that is copied to element %d of chain %s when it comes in at node %s", k+1, named(st.at.chainOf(g.Path)), st.at.node)
+		return w.lose(st, s, "has an answer that is copied to element %d of chain %s when it comes in at node %s", k+1,
+			named(st.at.chainOf(g.Path)), st.at.node)
 	}
 	if due[0].open && !slices.ContainsFunc(g.Members, st.at.takes) {
 		return w.copiedSo(st, s, due, met)
@@ -244,7 +249,8 @@ func (w *walker) againAct(st state, s set, a onpath.Action, due, met []metMirror
 func (w *walker) copiedSo(st state, s set, due, met []metMirror) *failure {
 	due = slices.DeleteFunc(slices.Clone(due), func(m metMirror) bool { return !m.open })
 	if len(due) > 0 {
-		return w.lose(st, s, "has an answer that does not meet mirror %s when it comes in at node %s", due[0].want.step().deployment, st.at.node)
+		return w.lose(st, s, "has an answer that does not meet mirror %s when it comes in at node %s",
+			due[0].want.step().deployment, st.at.node)
 	}
 	return w.copiedBack(st, s, met)
 }
@@ -258,7 +264,8 @@ func (w *walker) copiedBack(st state, s set, met []metMirror) *failure {
 		}
 		g := st.at.groups[m.group^1]
 		if g == nil || g.Mode != onpath.ModeMirror {
-			return w.lose(st, s, "has an answer that does not meet mirror %s when it comes in at node %s, which has no group %d", m.want.step().deployment, st.at.node, m.group^1)
+			return w.lose(st, s,
+				"has an answer that does not meet mirror %s when it comes in at node %s, which has no group %d", m.want.step().deployment, st.at.node, m.group^1)
 		}
 		if f := w.copied(st, w.turn(s), g, wanted{m.want.p, m.want.k, !m.want.reverse}); f != nil {
 			return f

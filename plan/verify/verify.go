@@ -308,7 +308,8 @@ func (c *checker) note(format string, args ...any) {
 // bypasses notes that an element is passed by now, as its chain says.
 func (c *checker) bypasses(n wanted, st state) {
 	r := c.results[n.p.key]
-	text := fmt.Sprintf("element %d (%s) is passed by now (none: bypass): no instance is ready in cloudlet %s", n.k+1, n.step().deployment, n.p.cloudlet)
+	text := fmt.Sprintf("element %d (%s) is passed by now (none: bypass): no instance is ready in cloudlet %s", n.k+1,
+		n.step().deployment, n.p.cloudlet)
 	if st.strict && !n.step().mirror && !slices.Contains(r.Notes, text) {
 		r.Notes = append(r.Notes, text)
 	}
@@ -379,7 +380,8 @@ func (c *checker) record(r *onpath.ChainVerification, cl *class, f *failure) {
 		return
 	}
 	r.Verdict, r.Reason = onpath.VerdictRefuted, ""
-	x := &onpath.Counterexample{Tuple: c.space.tuple(f.set), Entry: cl.start.node, Way: f.way.notes(), At: f.at, Message: f.message, About: f.about, Promised: []string{}}
+	x := &onpath.Counterexample{Tuple: c.space.tuple(f.set), Entry: cl.start.node, Way: f.way.notes(), At: f.at,
+		Message: f.message, About: f.about, Promised: []string{}}
 	if cl.emits != 0 {
 		x.Instance = c.instanceAt(cl.emits)
 	}

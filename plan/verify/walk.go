@@ -154,13 +154,15 @@ const maxSteps = 64 * (onpath.MaxElements + 1)
 // follow walks a class from its start; nil: it keeps to its promise.
 func (c *checker) follow(cl *class) *failure {
 	w := &walker{c: c, cl: cl, seen: map[visit]bool{}, found: map[setID]box{}, reversed: map[setID]set{}}
-	st := state{at: cl.start, via: cl.start.edge, table: cl.table, strict: true, way: &hop{Note: onpath.Note{Text: "gateway " + cl.start.node}}}
+	st := state{at: cl.start, via: cl.start.edge, table: cl.table, strict: true,
+		way: &hop{Note: onpath.Note{Text: "gateway " + cl.start.node}}}
 	if len(cl.parts) > 0 {
 		st.on = cl.parts[len(cl.parts)-1].p
 	}
 	if cl.emits != 0 {
 		st.via, st.inline, st.strict = cl.emits, 1, cl.start.open(cl.emits)
-		st.way = &hop{Note: onpath.Note{Text: "emitted by " + c.instanceAt(cl.emits) + " on " + cl.start.node, About: c.instanceAt(cl.emits)}}
+		st.way = &hop{Note: onpath.Note{Text: "emitted by " + c.instanceAt(cl.emits) + " on " + cl.start.node,
+			About: c.instanceAt(cl.emits)}}
 	}
 	switch {
 	case cl.table != 0:
@@ -191,7 +193,8 @@ func (w *walker) fail(st state, s set, format string, args ...any) *failure {
 }
 
 func (w *walker) gaveUp(st state) *failure {
-	return &failure{at: st.at.node, unknown: true, message: fmt.Sprintf("gave up after %d steps: its traffic overlaps with too many rules", maxCuts)}
+	return &failure{at: st.at.node, unknown: true,
+		message: fmt.Sprintf("gave up after %d steps: its traffic overlaps with too many rules", maxCuts)}
 }
 
 // lose is a failure to deliver: it counts only where new flows get.
@@ -207,7 +210,8 @@ func (w *walker) walk(st state, s set) *failure {
 	if st.steps++; st.steps > maxSteps {
 		return w.fail(st, s, "goes in a circle")
 	}
-	v := visit{st.at, st.via, st.table, st.next, st.strict, st.inline > 0, st.mirrors > 0, st.jumped, st.bypassed, st.passed, st.context, st.path, st.reversed, idOf(s)}
+	v := visit{st.at, st.via, st.table, st.next, st.strict, st.inline > 0, st.mirrors > 0, st.jumped, st.bypassed,
+		st.passed, st.context, st.path, st.reversed, idOf(s)}
 	if walking, ok := w.seen[v]; walking {
 		return w.lose(st, s, "goes in a circle")
 	} else if ok {
@@ -279,7 +283,8 @@ func (w *walker) take(st state, hit set, r *onpath.Rule) *failure {
 	if r.Path != 0 {
 		if why := w.c.unsettled[st.at.chainOf(r.Path)]; why != "" {
 			if len(w.cl.parts) > 0 {
-				return &failure{at: st.at.node, unknown: true, message: fmt.Sprintf("part of its traffic is also chain %s's: %s", st.at.chainOf(r.Path), why)}
+				return &failure{at: st.at.node, unknown: true,
+					message: fmt.Sprintf("part of its traffic is also chain %s's: %s", st.at.chainOf(r.Path), why)}
 			}
 			return nil
 		}

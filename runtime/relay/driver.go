@@ -247,8 +247,9 @@ func (d *Driver) mayWait(is accel.Instance) error {
 	if d.holds || !is.Waits() {
 		return nil
 	}
-	return onpath.Errorf(onpath.CodeUnsupported, "syn: wait is not in force, all else is: the relays' process %d is of an earlier version, "+
-		"which answers clients at once; end it to change that (its connections are reset)", d.pid)
+	return onpath.Errorf(onpath.CodeUnsupported,
+		"syn: wait is not in force, all else is: the relays' process %d is of an earlier version, "+
+			"which answers clients at once; end it to change that (its connections are reset)", d.pid)
 }
 
 func (d *Driver) call(ctx context.Context, method, path string, in, out any) error {
