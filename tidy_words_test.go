@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -168,4 +169,81 @@ func TestPlainWordsInC(t *testing.T) {
 			}
 		}
 	}
+}
+
+// plainComments are words in comments that make a reader look back, and what to say. The
+// numbers are of nodes and servers, with their programs, and may only fall.
+var plainComments = []struct {
+	words *regexp.Regexp
+	say   string
+	most  int
+}{
+	{regexp.MustCompile(`(?i)\bthat one\b`), "the noun", 32},
+	{regexp.MustCompile(`(?i)\banew\b`), "again", 86},
+	{regexp.MustCompile(`(?i)\bwhoever\b`), "the noun, or a caller", 64},
+	{regexp.MustCompile(`(?i)\bsomebody\b`), "the noun, or a user", 56},
+	{regexp.MustCompile(`(?i)\bthose that\b`), "the noun", 159},
+}
+
+// longSentences is how many files have comments with more than sentenceWords words a sentence.
+const (
+	longSentences = 16
+	sentenceWords = 22
+)
+
+// TestPlainComments: a comment is understood at the first reading.
+func TestPlainComments(t *testing.T) {
+	found := make([][]string, len(plainComments))
+	var long []string
+	for file, comments := range commentsOfProduct(t) {
+		words, sentences := 0, 0
+		for _, text := range comments {
+			for i, p := range plainComments {
+				for range p.words.FindAllString(text, -1) {
+					first, _, _ := strings.Cut(text, "\n")
+					found[i] = append(found[i], file+": "+first)
+				}
+			}
+			words += len(strings.Fields(text))
+			sentences += max(1, len(sentenceEnd.FindAllString(text, -1)))
+		}
+		if words > sentenceWords*sentences {
+			long = append(long, fmt.Sprintf("%s: %d", file, words/sentences))
+		}
+	}
+	for i, p := range plainComments {
+		slices.Sort(found[i])
+		ratchet(t, fmt.Sprintf("comments with %q (say %s)", p.words, p.say), p.most, slack, found[i])
+	}
+	slices.Sort(long)
+	ratchet(t, fmt.Sprintf("files with more than %d words a sentence in comments (cut them)", sentenceWords), longSentences, slack, long)
+}
+
+var sentenceEnd = regexp.MustCompile(`[.!?](\s|$)`)
+
+// commentsOfProduct are the comments of nodes and servers, and of the eBPF programs, by file.
+func commentsOfProduct(t *testing.T) map[string][]string {
+	t.Helper()
+	files, _ := productFiles(t)
+	all := map[string][]string{}
+	for _, f := range files {
+		for _, c := range f.ast.Comments {
+			name := path.Join(f.dir, f.name)
+			all[name] = append(all[name], c.Text())
+		}
+	}
+	for _, pattern := range []string{"bpf/*.[ch]", "bpf/lib/*.h"} {
+		names, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all[name] = commentInC.FindAllString(string(text), -1)
+		}
+	}
+	return all
 }
