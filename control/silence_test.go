@@ -36,3 +36,29 @@ func TestSilenceMakesPlans(t *testing.T) {
 		t.Errorf("nothing is left to come, and it plans at %v", next)
 	}
 }
+
+// TestRenewalIsNoNews: a claim that is proved again has nothing planned; one that is proved
+// first, or lost, or another one, has.
+func TestRenewalIsNoNews(t *testing.T) {
+	c := New(Options{Store: mem.New(mem.Options{})})
+	now, version := time.Unix(1_700_000_000, 0), int64(0)
+	claim := onpath.PrefixClaim{TypeMeta: onpath.TypeMeta{APIVersion: onpath.APIVersion, Kind: onpath.KindPrefixClaim},
+		Metadata: onpath.Metadata{Tenant: "acme", Name: "site"}}
+	is := func(what string, news bool, change func()) {
+		t.Helper()
+		version++
+		change()
+		o := claim
+		o.Metadata.Version = version
+		if got := c.changed(onpath.StoreEvent{Key: onpath.KeyOf(&o), Object: &o, Revision: version}); got != news {
+			t.Errorf("%s is news: %t", what, got)
+		}
+	}
+	is("a claim", true, func() {})
+	is("its proof", true, func() { claim.Status.State, claim.Status.Since = onpath.ClaimProved, now })
+	for range 10 {
+		is("its proof again", false, func() { now = now.Add(time.Second); claim.Status.Checked, claim.Status.Until = now, now.Add(5*time.Second) })
+	}
+	is("its end", true, func() { claim.Status.State = onpath.ClaimLost })
+	is("another specification", true, func() { claim.Metadata.Generation++ })
+}

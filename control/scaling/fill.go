@@ -74,7 +74,7 @@ func newInstances(c *Scaling, o *onpath.Chain, e *onpath.Element, now time.Time)
 		return nil
 	}
 	for _, all := range in {
-		list = append(list, c.comparePackets(all, e, time.Duration(o.Spec.Scaling.Window), now)...)
+		list = append(list, c.comparePackets(c.usage.roundsOf(onpath.KeyOf(o)), all, e, time.Duration(o.Spec.Scaling.Window), now)...)
 	}
 	return list
 }
@@ -85,8 +85,8 @@ func isNew(i *onpath.Instance, now time.Time) bool {
 }
 
 // comparePackets compares what the instances of an element in one cloudlet were given.
-func (c *Scaling) comparePackets(all []*onpath.Instance, e *onpath.Element, window time.Duration, now time.Time) (list []newInstance) {
-	first, last := c.usage.between(max(window/2, time.Second), func(r *round) bool {
+func (c *Scaling) comparePackets(rounds []round, all []*onpath.Instance, e *onpath.Element, window time.Duration, now time.Time) (list []newInstance) {
+	first, last := between(rounds, max(window/2, time.Second), func(r *round) bool {
 		return !slices.ContainsFunc(all, func(i *onpath.Instance) bool {
 			_, there := r.instances[onpath.KeyOf(i)]
 			return !there || r.at.Before(i.Status.Since.Add(settlesFor))
@@ -125,18 +125,16 @@ func (c *Scaling) comparePackets(all []*onpath.Instance, e *onpath.Element, wind
 
 // between are the last round and the one that began so long before, of those that count for
 // the caller; nil: there are not two of them.
-func (u *usage) between(long time.Duration, counts func(*round) bool) (first, last *round) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if len(u.rounds) < 2 {
+func between(rounds []round, long time.Duration, counts func(*round) bool) (first, last *round) {
+	if len(rounds) < 2 {
 		return nil, nil
 	}
-	last = &u.rounds[len(u.rounds)-1]
+	last = &rounds[len(rounds)-1]
 	if !counts(last) {
 		return nil, nil
 	}
-	for i := len(u.rounds) - 2; i >= 0 && counts(&u.rounds[i]); i-- {
-		first = &u.rounds[i]
+	for i := len(rounds) - 2; i >= 0 && counts(&rounds[i]); i-- {
+		first = &rounds[i]
 		if last.at.Sub(first.at) >= long {
 			break
 		}

@@ -1,6 +1,7 @@
 package scaling
 
 import (
+	"cmp"
 	"testing"
 	"time"
 
@@ -39,7 +40,8 @@ func TestFillUp(t *testing.T) {
 		now = now.Add(time.Second)
 		given[old], given[fresh] = given[old]+toOld, given[fresh]+toNew
 		r := round{at: now, instances: map[onpath.Key]uint64{old: given[old], fresh: given[fresh]}}
-		c.usage.add(r)
+		c.usage.of = map[onpath.Key]*chainUsage{onpath.KeyOf(chain): cmp.Or(c.usage.of[onpath.KeyOf(chain)], &chainUsage{})}
+		c.usage.add(r, map[onpath.Key]*onpath.Chain{onpath.KeyOf(chain): chain})
 		fillUp(c, now)
 	}
 	is := func(what string, want, woken bool) {

@@ -111,16 +111,17 @@ func (b *boundBody) Read(p []byte) (int, error) {
 }
 
 // ownValues gives chains the values that the nodes count, and what their traffic is.
-func (c *Scaling) ownValues(r round, before *round) {
-	if before == nil {
-		return
-	}
+func (c *Scaling) ownValues(r round, before map[onpath.Key]round) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	took := r.at.Sub(before.at).Seconds()
 	for k, o := range c.scalingChains() {
 		x := c.scaled[k]
-		a, b := before.paths[o.Status.Path], r.paths[o.Status.Path]
+		last, ok := before[k]
+		if !ok {
+			continue
+		}
+		took := r.at.Sub(last.at).Seconds()
+		a, b := last.paths[o.Status.Path], r.paths[o.Status.Path]
 		if x == nil || took <= 0 || b.who == "" || a.who != b.who || b.Packets < a.Packets || b.Bytes < a.Bytes || b.flows < a.flows {
 			continue
 		}
@@ -134,7 +135,7 @@ func (c *Scaling) ownValues(r round, before *round) {
 		case onpath.MetricNewFlows:
 			value = float64(b.flows-a.flows) / took
 		case onpath.MetricDropped:
-			value = dropped(o, before, &r) / took
+			value = dropped(o, &last, &r) / took
 		default:
 			continue
 		}

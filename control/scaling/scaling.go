@@ -504,7 +504,12 @@ func (x *scaled) stale(now time.Time, spec *onpath.Scaling) string {
 
 // patienceOf is how long a value may be in coming.
 func patienceOf(spec *onpath.Scaling) time.Duration {
-	return max(time.Duration(spec.Window), 2*time.Second)
+	p := max(time.Duration(spec.Window), 2*time.Second)
+	switch spec.Metric.Source {
+	case onpath.MetricPackets, onpath.MetricBytes, onpath.MetricNewFlows, onpath.MetricDropped:
+		return max(p, 2*askEvery(time.Duration(onpath.DefaultWindow))) // nodes may be asked as seldom as that
+	}
+	return p
 }
 
 // awaited reports whether no value has come because this server, or the chain's scaling,

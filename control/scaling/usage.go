@@ -16,9 +16,14 @@ import (
 // usage is what the instances of chains that scale have used, as last asked for.
 type usage struct {
 	mu     sync.Mutex
-	asked  time.Time
 	asking bool
-	rounds []round // oldest first
+	of     map[onpath.Key]*chainUsage
+}
+
+// chainUsage is of one chain.
+type chainUsage struct {
+	next   time.Time // when its nodes are asked again
+	rounds []round   // oldest first
 }
 
 // round is one answer of all nodes that were asked.
@@ -48,36 +53,105 @@ type used struct {
 
 const maxRounds = 64
 
-// measure asks the nodes of chains that scale what instances use, as often as the shortest window wants it.
+// measure asks the nodes of chains that scale what instances use, each as often as the windows
+// of its own chains want it.
 func (c *Scaling) measure(ctx context.Context) {
-	u := &c.usage
 	c.mu.Lock()
-	window := time.Duration(0)
-	chains := c.scalingChains()
-	for _, o := range chains {
-		if w := time.Duration(o.Spec.Scaling.Window); window == 0 || w < window {
-			window = w
-		}
-	}
-	nodes := c.servingNodes(chains)
 	now := c.o.Clock()
+	due, nodes := c.dueUsage(now)
 	c.mu.Unlock()
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if window == 0 {
-		u.rounds = nil
+	if len(due) == 0 {
 		return
 	}
-	if u.asking || now.Sub(u.asked) < min(max(window/8, 250*time.Millisecond), 15*time.Second) {
-		return
-	}
-	u.asked, u.asking = now, true
 	go func() {
 		answers := c.askUsage(ctx, nodes)
-		r := c.addUp(answers)
-		c.ownValues(r, u.add(r))
+		r := c.addUp(answers, due)
+		before := c.usage.add(r, due)
+		c.ownValues(r, before)
 		fillUp(c, now)
 	}()
+}
+
+// dueUsage are the chains whose nodes are to be asked now, and these nodes. Callers hold mu.
+func (c *Scaling) dueUsage(now time.Time) (due map[onpath.Key]*onpath.Chain, nodes []string) {
+	u, chains := &c.usage, c.scalingChains()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for k := range u.of {
+		if chains[k] == nil {
+			delete(u.of, k)
+		}
+	}
+	if u.asking {
+		return nil, nil
+	}
+	due = map[onpath.Key]*onpath.Chain{}
+	for k, o := range chains {
+		if u.of[k] == nil || !now.Before(u.of[k].next) {
+			due[k] = o
+		}
+	}
+	if len(due) == 0 {
+		return nil, nil
+	}
+	if u.of == nil {
+		u.of = map[onpath.Key]*chainUsage{}
+	}
+	slowest := c.slowestOf(chains)
+	for k, o := range due {
+		if u.of[k] == nil {
+			u.of[k] = &chainUsage{}
+		}
+		every := askEvery(time.Duration(o.Spec.Scaling.Window))
+		if t := k.Tenant; t != onpath.OperatorTenant && t != onpath.DefaultTenant {
+			every = max(every, slowest[k.Tenant])
+		}
+		u.of[k].next = now.Truncate(every).Add(every) // those of one interval together
+	}
+	u.asking = true
+	return due, c.servingNodes(due)
+}
+
+// mostEvery is the longest time between two rounds; each shorter one is half of another, so
+// that what is asked seldom comes with what is asked often.
+const mostEvery = 15 * time.Second
+
+// askEvery is how often the nodes of a chain are asked: eight times a window.
+func askEvery(window time.Duration) time.Duration {
+	every := mostEvery
+	for every > window/8 && every > 250*time.Millisecond {
+		every /= 2
+	}
+	return every
+}
+
+// tenantNodes is how many nodes a tenant may have asked in a second more than with windows as
+// they are by default: else one tenant's short windows would ask the whole fleet.
+const tenantNodes = 2
+
+// slowestOf is how often nodes are asked at most for each tenant with short windows. Callers
+// hold mu.
+func (c *Scaling) slowestOf(chains map[onpath.Key]*onpath.Chain) map[string]time.Duration {
+	plain := askEvery(time.Duration(onpath.DefaultWindow))
+	short := map[string]map[onpath.Key]*onpath.Chain{}
+	for k, o := range chains {
+		if askEvery(time.Duration(o.Spec.Scaling.Window)) < plain {
+			if short[k.Tenant] == nil {
+				short[k.Tenant] = map[onpath.Key]*onpath.Chain{}
+			}
+			short[k.Tenant][k] = o
+		}
+	}
+	slowest := map[string]time.Duration{}
+	for tenant, list := range short {
+		least := time.Duration(len(c.servingNodes(list))) * time.Second / tenantNodes
+		every := plain
+		for every/2 >= least {
+			every /= 2
+		}
+		slowest[tenant] = every
+	}
+	return slowest
 }
 
 // servingNodes are the connected nodes that run instances of chains' elements or have their
@@ -105,19 +179,34 @@ func (c *Scaling) servingNodes(chains map[onpath.Key]*onpath.Chain) (names []str
 	return names
 }
 
-// add takes a round up, and returns the one before it.
-func (u *usage) add(r round) (before *round) {
+// add takes a round up for the chains that were due, and returns the one before it of each.
+func (u *usage) add(r round, due map[onpath.Key]*onpath.Chain) (before map[onpath.Key]round) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.asking = false
-	if n := len(u.rounds); n > 0 {
-		last := u.rounds[n-1]
-		before = &last
-	}
-	if u.rounds = append(u.rounds, r); len(u.rounds) > maxRounds {
-		u.rounds = u.rounds[1:]
+	u.asking, before = false, map[onpath.Key]round{}
+	for k := range due {
+		x := u.of[k]
+		if x == nil {
+			continue // it scales no more
+		}
+		if n := len(x.rounds); n > 0 {
+			before[k] = x.rounds[n-1]
+		}
+		if x.rounds = append(x.rounds, r); len(x.rounds) > maxRounds {
+			x.rounds = x.rounds[1:]
+		}
 	}
 	return before
+}
+
+// roundsOf are those of a chain, oldest first.
+func (u *usage) roundsOf(chain onpath.Key) []round {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if x := u.of[chain]; x != nil {
+		return x.rounds
+	}
+	return nil
 }
 
 // nodeUsage is what one node says.
@@ -158,10 +247,17 @@ func (c *Scaling) askUsage(ctx context.Context, nodes []string) (list []nodeUsag
 	return list
 }
 
-// addUp adds answers up by deployment and path.
-func (c *Scaling) addUp(answers []nodeUsage) round {
+// addUp adds answers up by deployment and path, of the chains that were due.
+func (c *Scaling) addUp(answers []nodeUsage, due map[onpath.Key]*onpath.Chain) round {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	deployments, paths := map[onpath.Key]bool{}, map[onpath.PathID]bool{}
+	for _, o := range due {
+		paths[o.Status.Path] = true
+		for i := range o.Spec.Through {
+			deployments[deploymentKey(o, &o.Spec.Through[i])] = true
+		}
+	}
 	r := round{at: c.o.Clock().UTC(), deployments: map[onpath.Key]used{}, paths: map[onpath.PathID]entered{},
 		instances: map[onpath.Key]uint64{}}
 	for _, a := range answers {
@@ -172,10 +268,10 @@ func (c *Scaling) addUp(answers []nodeUsage) round {
 		for i := range in.Instances {
 			p := &in.Instances[i]
 			u, ok := a.usage[p.Tenant+"/"+p.Name]
-			if !ok || p.Draining {
+			k := onpath.Key{Kind: onpath.KindDeployment, Tenant: p.Tenant, Name: p.Deployment}
+			if !ok || p.Draining || !deployments[k] {
 				continue
 			}
-			k := onpath.Key{Kind: onpath.KindDeployment, Tenant: p.Tenant, Name: p.Deployment}
 			d := r.deployments[k]
 			d.instances++
 			d.limit += p.Spec.Resources.CPU
@@ -196,6 +292,9 @@ func (c *Scaling) addUp(answers []nodeUsage) round {
 			r.instances[onpath.Key{Kind: onpath.KindInstance, Tenant: p.Tenant, Name: p.Name}] = given
 		}
 		for id, p := range a.counters.Paths {
+			if !paths[id] {
+				continue
+			}
 			t := r.paths[id]
 			t.Packets, t.Bytes, t.flows = t.Packets+p.Steered.Packets, t.Bytes+p.Steered.Bytes, t.flows+p.Begun
 			t.who += a.node + " "
@@ -207,19 +306,17 @@ func (c *Scaling) addUp(answers []nodeUsage) round {
 
 // evidence is how loaded a deployment's instances were over the last while, half a window
 // or so.
-func (u *usage) evidence(k onpath.Key, now time.Time, window time.Duration) (e scale.Evidence) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if len(u.rounds) < 2 {
+func evidence(rounds []round, k onpath.Key, now time.Time, window time.Duration) (e scale.Evidence) {
+	if len(rounds) < 2 {
 		return e
 	}
-	last := &u.rounds[len(u.rounds)-1]
+	last := &rounds[len(rounds)-1]
 	b := last.deployments[k]
-	if b.instances == 0 || now.Sub(last.at) > max(window, 3*time.Second) {
+	if b.instances == 0 || now.Sub(last.at) > max(window, 3*time.Second, askEvery(time.Duration(onpath.DefaultWindow))*3/2) {
 		return e
 	}
-	for i := len(u.rounds) - 2; i >= 0; i-- {
-		first := &u.rounds[i]
+	for i := len(rounds) - 2; i >= 0; i-- {
+		first := &rounds[i]
 		a := first.deployments[k]
 		if a.who != b.who {
 			break

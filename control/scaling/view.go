@@ -31,7 +31,7 @@ func (c *Scaling) scaleView(k onpath.Key, o *onpath.Chain, x *scaled, chains map
 		if placed < el.Now && i < len(o.Status.Elements) {
 			el.NoCapacity = o.Status.Elements[i].Message
 		}
-		el.Evidence = c.usage.evidence(deploymentKey(o, e), now, time.Duration(o.Spec.Scaling.Window))
+		el.Evidence = evidence(c.usage.roundsOf(k), deploymentKey(o, e), now, time.Duration(o.Spec.Scaling.Window))
 		el.Others = c.othersOf(k, o, e, chains)
 		boundByOthers(c, &el, k, o, e, chains)
 		if el.Ready < el.Now && v.Held == "" {
