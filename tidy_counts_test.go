@@ -35,7 +35,6 @@ var manyFiles = map[string]int{
 	"cli":                   67,
 	"datapath/datapathtest": 38,
 	"datapath/ebpf":         45,
-	"node":                  64,
 	"plan":                  62,
 }
 
@@ -51,7 +50,7 @@ var rawClocks = map[string]int{
 	"functions": 5,
 	"internal":  16,
 	"measure":   8,
-	"node":      47,
+	"node":      44,
 	"runtime":   56,
 	"store":     16,
 }

@@ -39,7 +39,6 @@ var wideTypes = map[string]size{
 	"datapath/ebpf.Driver":          {124, 29, 1},
 	"datapath/fake.Node":            {205, 37, 0},
 	"lab.Lab":                       {58, 3, 0},
-	"node.Agent":                    {41, 27, 2},
 	"plan.resolver":                 {91, 4, 0},
 	"plan.checker":                  {88, 1, 0},
 	"plan.departures":               {78, 3, 0},

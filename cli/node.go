@@ -216,7 +216,7 @@ func runNode(ctx context.Context, conf *config.Node, listens string, log *slog.L
 	defer closing(log, "data path", path.Close)
 	agent, err := node.New(node.Options{
 		Name: conf.Name, Spec: spec, StateDir: conf.StateDir, Open: openRuntimes(conf, cl, log), Datapath: path,
-		Dial: func(ctx context.Context, a *node.Agent) node.Session {
+		Dial: func(ctx context.Context, a node.Handler) node.Session {
 			return session.Dial(ctx, session.Options{Connect: connecting(cl, a), Hello: a.Hello, Logger: log}, a)
 		},
 		Held: true, Version: versionString(), Log: log, SetForwarding: conf.SetForwarding, HostImage: conf.HostImage,
@@ -251,7 +251,7 @@ func runNode(ctx context.Context, conf *config.Node, listens string, log *slog.L
 }
 
 // connecting opens connections to the server that the node's own chains do not take.
-func connecting(cl *client.Client, a *node.Agent) func(context.Context) (net.Conn, error) {
+func connecting(cl *client.Client, a node.Handler) func(context.Context) (net.Conn, error) {
 	if cl.Local() {
 		return cl.Dial
 	}

@@ -11,9 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/node/base"
 	"github.com/onpath/onpath/node/fault"
 	"github.com/onpath/onpath/node/instance"
@@ -22,6 +21,7 @@ import (
 	"github.com/onpath/onpath/node/meter"
 	"github.com/onpath/onpath/node/peers"
 	"github.com/onpath/onpath/node/punt"
+	"github.com/onpath/onpath/node/wiring"
 )
 
 // Session is the way to the server (session.Session is one). Report and Event
@@ -33,6 +33,13 @@ type Session interface {
 	// Done is closed when the session has ended and calls no method of the
 	// agent any more.
 	Done() <-chan struct{}
+}
+
+// Handler is what a session asks.
+type Handler interface {
+	session.Handler
+	Hello() onpath.NodeHello
+	SetControl(ctx context.Context, server string)
 }
 
 // Options is what an agent needs.
@@ -49,10 +56,10 @@ type Options struct {
 	// is missing. The agent closes what it opened.
 	Open     map[onpath.FunctionKind]func(context.Context) (onpath.Runtime, error)
 	Datapath onpath.Datapath
-	// Dial begins the session, with a as its handler, once the saved plan is
+	// Dial begins the session, with h as its handler, once the saved plan is
 	// in force; the session ends with ctx. Nil: the agent works by its saved
 	// plan and what SetPlan is told.
-	Dial    func(ctx context.Context, a *Agent) Session
+	Dial    func(ctx context.Context, h Handler) Session
 	Version string
 	Log     *slog.Logger // default: none
 	Clock   base.Clock   // default: the wall clock
@@ -85,6 +92,7 @@ type Options struct {
 // Agent is one running agent. Its methods are safe for concurrent use.
 type Agent struct {
 	part      *base.Part
+	plans     *plans
 	opt       Options
 	peers     *peers.Peers
 	instances *instance.Set
@@ -99,23 +107,14 @@ type Agent struct {
 	started time.Time
 	up      chan struct{} // closed when start-up has put the saved plan in force
 
+	rounds  *base.Rounds
 	apply   *applier
 	count   chan struct{} // a count of flows is
 	retry   chan struct{} // a plan was refused
-	planned sync.Mutex    // serialises SetPlan
+	taking  sync.Mutex    // serialises SetPlan
+	joining sync.Mutex    // serialises reconcile
 
-	applyTime prometheus.Histogram
-
-	mu      sync.Mutex
-	plan    *onpath.NodePlan // wanted
-	leased  leases.List      // as taken up by reconcile
-	inForce *onpath.NodePlan // last one acknowledged; may be plan
-	// appliedPlan was applied by this process, perhaps with vports still missing.
-	appliedPlan *onpath.NodePlan
-	acked       uint64 // generation in force since this process started
-	planErr     string
-	refusal     *refusal                // of the newest plan; nil: it is taken
-	session     atomic.Pointer[Session] // once there is one
+	session atomic.Pointer[Session] // once there is one
 }
 
 // New makes an agent; Run starts it.
@@ -150,16 +149,19 @@ func New(o Options) (*Agent, error) {
 		count: make(chan struct{}, 1), retry: make(chan struct{}, 1),
 	}
 	a.meters, a.flows = meter.New(a.part), meter.NewFlows(a.part)
-	a.apply = newApplier(a)
-	a.peers, a.faults = peers.New(a.part, a.apply.Rounds), fault.New(a.part, o.FaultKeeper)
-	a.machine = machine.New(a.part, a.apply.Rounds, machine.Options{Spec: o.Spec, SetForwarding: o.SetForwarding})
-	a.exempt = machine.NewExempt(a.part, a.apply.Rounds, a.machine, a.up)
+	a.rounds, a.plans = base.NewRounds(), &plans{}
+	forwarding := &wiring.Forwarding{Dir: a.part.Dir}
+	a.peers, a.faults = peers.New(a.part, a.rounds), fault.New(a.part, o.FaultKeeper)
+	a.machine = machine.New(a.part, a.rounds, machine.Options{Spec: o.Spec, SetForwarding: o.SetForwarding})
+	a.exempt = machine.NewExempt(a.part, a.rounds, a.machine, a.up)
 	a.punts = punt.New()
 	a.leases = leases.New(a.part, a.machine, a.punts, leases.Options{Blocks: o.Blocks, ModuleSources: o.ModuleSources})
-	a.instances = instance.New(a.part, instance.Parts{Rounds: a.apply.Rounds, Machine: a.machine, Exempt: a.exempt, Punts: a.punts, Meters: a.meters,
-		Forwarding: &a.apply.forwarding},
+	a.instances = instance.New(a.part, instance.Parts{Rounds: a.rounds, Machine: a.machine, Exempt: a.exempt, Punts: a.punts,
+		Meters:     a.meters,
+		Forwarding: forwarding},
 		instance.Options{Runtimes: o.Runtimes, Open: o.Open, Secrets: o.Secrets, StopGrace: o.StopGrace})
-	a.applyTime = newApplyTime()
+	a.apply = &applier{part: a.part, rounds: a.rounds, plans: a.plans, instances: a.instances, meters: a.meters, machine: a.machine,
+		exempt: a.exempt, peers: a.peers, forwarding: forwarding, took: newApplyTime()}
 	return a, nil
 }
 
@@ -203,13 +205,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.leases.Restore(); err != nil {
 		a.part.Log.Error("leases end now, for what is known of them cannot be read", "err", err)
 	}
-	a.leased = a.leases.Current()
+	a.plans.lease(a.leases.Current())
 	if err := a.instances.Open(ctx); err != nil {
 		return err
 	}
 	if saved != nil {
-		a.restore(saved)
-		a.machine.Restore(a.inForce)
+		a.plans.restore(saved)
+		a.machine.Restore(a.plans.get().inForce)
 		a.machine.Follow(saved.Wanted)
 		a.exempt.Follow(saved.Wanted)
 		a.leases.Follow(saved.Wanted)
@@ -218,9 +220,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.peers.Measure(saved.Wanted)
 	}
 	a.machine.Look() // knows the saved plan's uplinks before the first configuration
-	a.mu.Lock()
 	a.reconcile()
-	a.mu.Unlock()
 	a.part.Go(a.machine.Watch)
 	a.part.Go(a.peers.Run)
 	a.part.Go(func(ctx context.Context) { watchNewFlows(ctx, a.part) })
@@ -237,8 +237,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.part.Go(a.reportLoop)
 	a.instances.AwaitLooked(ctx)
 	a.part.Go(a.apply.run)
-	a.apply.Kick(true)
-	a.apply.AwaitFirst(ctx)
+	a.rounds.Kick(true)
+	a.rounds.AwaitFirst(ctx)
 	close(a.up)
 	a.part.Log.Info("agent is up", "state", a.opt.StateDir)
 	if a.opt.Dial != nil {
@@ -257,38 +257,13 @@ func (a *Agent) connect(ctx context.Context) {
 	a.part.Go(func(context.Context) { <-s.Done() })
 }
 
-// restore takes up the plan of an earlier process.
-func (a *Agent) restore(s *savedPlan) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, p := range []*onpath.NodePlan{s.Wanted, s.InForce} {
-		if p != nil {
-			p.Datapath.Restored = true // what it says of durations may be long over
-		}
-	}
-	a.plan = s.Wanted
-	a.inForce = s.InForce
-	if s.Acked {
-		a.inForce = s.Wanted
-	}
-}
-
-// wantedPlan is the newest plan; nil: there is none yet.
-func (a *Agent) wantedPlan() *onpath.NodePlan {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.plan
-}
-
-// reconcile starts what the plan names and dismisses what it does not. Callers
-// hold mu.
+// reconcile starts what the plan and the leases name, and dismisses what they do not.
 func (a *Agent) reconcile() {
-	if a.plan == nil {
-		return
+	a.joining.Lock()
+	defer a.joining.Unlock()
+	if p := a.plans.get().joined(); p != nil {
+		a.instances.Want(p)
 	}
-	joined := a.joined()
-	a.apply.Name(&joined.Datapath)
-	a.instances.Want(joined.Instances)
 }
 
 // Health is an error while the agent does not do its work: not up yet, or a
@@ -299,43 +274,25 @@ func (a *Agent) Health() error {
 	default:
 		return errors.New("the agent is starting")
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if why := a.planProblem(); why != "" {
+	if why := a.plans.get().problem; why != "" {
 		return fmt.Errorf("the plan is not in force: %s", why)
 	}
 	return nil
 }
 
-// joined is the wanted plan with the leases. Callers hold mu.
-func (a *Agent) joined() *onpath.NodePlan {
-	if a.plan == nil {
-		return nil
-	}
-	return a.plan.WithLeases(a.leased.Leases)
-}
-
 // takeLeases takes up other leases, if they are others.
 func (a *Agent) takeLeases() {
-	list := a.leases.Current()
-	a.mu.Lock()
-	if list.Number <= a.leased.Number {
-		a.mu.Unlock()
-		return
+	if a.plans.lease(a.leases.Current()) {
+		a.reconcile()
+		a.rounds.Kick(false)
+		base.Kick(a.part.ReportDue)
 	}
-	a.leased = list
-	a.reconcile()
-	a.mu.Unlock()
-	a.apply.Kick(false)
-	base.Kick(a.part.ReportDue)
 }
 
 // tellEngines tells leases how their engines are.
 func (a *Agent) tellEngines() {
 	a.takeLeases()
-	a.mu.Lock()
-	number := a.leased.Number
-	a.mu.Unlock()
+	number := a.plans.get().leased.Number
 	engines := map[onpath.VportID]onpath.LeaseStatus{}
 	for _, f := range a.instances.Facts() {
 		if f.Leaving || !f.Lease() {

@@ -46,7 +46,7 @@ func (a *Agent) faultOfNode(r onpath.FaultRequest) (*onpath.Fault, error) {
 	}
 	n := fault.Node{Underlay: device, Port: cmp.Or(spec.Underlay.Port, onpath.DefaultTunnelPort), Running: a.running}
 	if r.Peer != "" {
-		peer, err := peerNamed(a.wantedPlan(), a.opt.Name, r.Peer)
+		peer, err := peerNamed(a.plans.get().wanted, a.opt.Name, r.Peer)
 		if err != nil {
 			return nil, err
 		}

@@ -233,7 +233,7 @@ func (b *fixture) run() *running {
 	b.t.Helper()
 	srv := &server{recorder: b.recorder}
 	o := b.options()
-	o.Dial = func(ctx context.Context, _ *node.Agent) node.Session {
+	o.Dial = func(ctx context.Context, _ node.Handler) node.Session {
 		srv.ctx = ctx
 		return srv
 	}

@@ -8,26 +8,53 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/instance"
 	"github.com/onpath/onpath/node/peers"
+	"github.com/onpath/onpath/node/punt"
 )
 
 var (
 	descInstances = prometheus.NewDesc("onpath_node_instances", "Instances on this node by state.", []string{"state"}, nil)
-	descRestarts  = prometheus.NewDesc("onpath_node_instance_restarts_total", "Restarts of an instance.", []string{"tenant", "instance"}, nil)
-	descPlan      = prometheus.NewDesc("onpath_node_plan_generation", "Generation of the plan in force.", nil, nil)
-	descPackets   = prometheus.NewDesc("onpath_vport_packets_total", "Packets (wire segments) that came from (in) and were handed to (out) a vport.", []string{"vport", "instance", "direction"}, nil)
-	descBytes     = prometheus.NewDesc("onpath_vport_bytes_total", "IP bytes that came from (in) and were handed to (out) a vport.", []string{"vport", "instance", "direction"}, nil)
-	descDropped   = prometheus.NewDesc("onpath_vport_dropped_packets_total", "Packets from a vport that were dropped, by reason.", []string{"vport", "instance", "reason"}, nil)
-	descDevice    = prometheus.NewDesc("onpath_vport_device_dropped_packets_total", "Packets that an instance's device lost by itself: handed to it (out), or come from the instance (in).", []string{"vport", "instance", "direction"}, nil)
-	descUplink    = prometheus.NewDesc("onpath_uplink_packets_total", "Packets that came in at an uplink with the fast path, by the path that they took: fast (finished by XDP) or ordinary.", []string{"uplink", "path"}, nil)
-	descFlows     = prometheus.NewDesc("onpath_node_flow_entries", "Flow entries now.", nil, nil)
-	descHeld      = prometheus.NewDesc("onpath_tenant_flow_entries", "Flow entries that a tenant has now: established, pending, and of the established those its instances caused.", []string{"tenant", "state"}, nil)
-	descHeldMost  = prometheus.NewDesc("onpath_tenant_flow_entries_limit", "Established flow entries that a tenant may have on this node.", []string{"tenant"}, nil)
-	descDeferred  = prometheus.NewDesc("onpath_tenant_deferred_packets_total", "Packets of flows that were steered but not established, for want of room.", []string{"tenant"}, nil)
-	descNewLimit  = prometheus.NewDesc("onpath_tenant_new_flows_limit", "Flows that a tenant may begin in a second on this node; none where there is no limit.", []string{"tenant"}, nil)
-	descRefused   = prometheus.NewDesc("onpath_tenant_refused_packets_total", "Packets that would have begun more flows than their tenant may, and were dropped.", []string{"tenant"}, nil)
-	descLearned   = prometheus.NewDesc("onpath_node_flow_entries_learned_total", "Flow entries ever written.", nil, nil)
-	descEncap     = prometheus.NewDesc("onpath_node_encapsulated_packets_total", "Packets of encapsulations that are not looked into (GRE, IP in IP, MPLS, PPPoE), seen at uplinks.", nil, nil)
+	descRestarts  = prometheus.NewDesc("onpath_node_instance_restarts_total",
+		"Restarts of an instance.",
+		[]string{"tenant", "instance"}, nil)
+	descPlan    = prometheus.NewDesc("onpath_node_plan_generation", "Generation of the plan in force.", nil, nil)
+	descPackets = prometheus.NewDesc("onpath_vport_packets_total",
+		"Packets (wire segments) that came from (in) and were handed to (out) a vport.",
+		[]string{"vport", "instance", "direction"}, nil)
+	descBytes = prometheus.NewDesc("onpath_vport_bytes_total",
+		"IP bytes that came from (in) and were handed to (out) a vport.",
+		[]string{"vport", "instance", "direction"}, nil)
+	descDropped = prometheus.NewDesc("onpath_vport_dropped_packets_total",
+		"Packets from a vport that were dropped, by reason.",
+		[]string{"vport", "instance", "reason"}, nil)
+	descDevice = prometheus.NewDesc("onpath_vport_device_dropped_packets_total",
+		"Packets that an instance's device lost by itself: handed to it (out), or come from the instance (in).",
+		[]string{"vport", "instance", "direction"}, nil)
+	descUplink = prometheus.NewDesc("onpath_uplink_packets_total",
+		"Packets that came in at an uplink with the fast path, by the path that they took: fast (finished by XDP) or ordinary.",
+		[]string{"uplink", "path"}, nil)
+	descFlows = prometheus.NewDesc("onpath_node_flow_entries", "Flow entries now.", nil, nil)
+	descHeld  = prometheus.NewDesc("onpath_tenant_flow_entries",
+		"Flow entries that a tenant has now: established, pending, and of the established those its instances caused.",
+		[]string{"tenant", "state"}, nil)
+	descHeldMost = prometheus.NewDesc("onpath_tenant_flow_entries_limit",
+		"Established flow entries that a tenant may have on this node.",
+		[]string{"tenant"}, nil)
+	descDeferred = prometheus.NewDesc("onpath_tenant_deferred_packets_total",
+		"Packets of flows that were steered but not established, for want of room.",
+		[]string{"tenant"}, nil)
+	descNewLimit = prometheus.NewDesc("onpath_tenant_new_flows_limit",
+		"Flows that a tenant may begin in a second on this node; none where there is no limit.",
+		[]string{"tenant"}, nil)
+	descRefused = prometheus.NewDesc("onpath_tenant_refused_packets_total",
+		"Packets that would have begun more flows than their tenant may, and were dropped.",
+		[]string{"tenant"}, nil)
+	descLearned = prometheus.NewDesc("onpath_node_flow_entries_learned_total", "Flow entries ever written.", nil, nil)
+	descEncap   = prometheus.NewDesc("onpath_node_encapsulated_packets_total",
+		"Packets of encapsulations that are not looked into (GRE, IP in IP, MPLS, PPPoE), seen at uplinks.",
+		nil, nil)
 )
 
 var descNotKept = prometheus.NewDesc("onpath_vport_not_kept_packets_total",
@@ -39,16 +66,23 @@ const scrapeTimeout = 2 * time.Second
 
 // Register puts the agent's metrics on a registry.
 func (a *Agent) Register(r prometheus.Registerer) error {
-	if err := r.Register(a.applyTime); err != nil {
+	if err := r.Register(a.apply.took); err != nil {
 		return err
 	}
-	return r.Register(collector{a})
+	return r.Register(collector{a.part, a.plans, a.instances, a.peers, a.punts})
 }
 
 // Metrics describes what an agent serves, for the reference.
 func Metrics() []prometheus.Collector { return []prometheus.Collector{newApplyTime(), collector{}} }
 
-type collector struct{ a *Agent }
+// collector reads what metrics tell.
+type collector struct {
+	part      *base.Part
+	plans     *plans
+	instances *instance.Set
+	peers     *peers.Peers
+	punts     *punt.Port
+}
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
@@ -69,11 +103,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		onpath.InstanceStarting: 0, onpath.InstanceReady: 0, onpath.InstanceUnready: 0, onpath.InstanceFailed: 0,
 	}
 	names := map[onpath.VportID]string{}
-	c.a.peers.Collect(ch)
-	c.a.mu.Lock()
-	acked := c.a.acked
-	c.a.mu.Unlock()
-	for _, f := range c.a.instances.Facts() {
+	c.peers.Collect(ch)
+	acked, all := c.plans.get().acked, c.instances.Facts()
+	for _, f := range all {
 		states[f.State]++
 		for _, v := range f.Vports() {
 			names[v] = f.Name()
@@ -89,9 +121,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	counters, err := c.a.counters(ctx)
+	counters, err := countersOf(ctx, c.part.Datapath, c.punts)
 	if err != nil {
-		c.a.part.Log.Warn("cannot read the data path's counters", "err", err)
+		c.part.Log.Warn("cannot read the data path's counters", "err", err)
 		return
 	}
 	ch <- prometheus.MustNewConstMetric(descFlows, prometheus.GaugeValue, float64(counters.Flows))
@@ -112,9 +144,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descUplink, prometheus.CounterValue, float64(u.Carried), name, "fast")
 		ch <- prometheus.MustNewConstMetric(descUplink, prometheus.CounterValue, float64(u.PassedOn), name, "ordinary")
 	}
-	c.collectFunctions(ch, counters.Functions, names)
-	c.collectModules(ch)
-	c.collectRelays(ch)
+	c.collectFunctions(ch, counters.Functions, names, all)
+	c.collectModules(ch, all)
+	c.collectRelays(ch, all)
 	for id, v := range counters.Vports {
 		vport, name := strconv.FormatUint(uint64(id), 10), names[id]
 		for _, d := range []struct {
@@ -137,11 +169,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// counters are the data path's, with what was lost here after it.
-func (a *Agent) counters(ctx context.Context) (*onpath.Counters, error) {
-	c, err := a.opt.Datapath.Counters(ctx)
+// countersOf are the data path's, with what was lost here after it.
+func countersOf(ctx context.Context, d onpath.Datapath, punts *punt.Port) (*onpath.Counters, error) {
+	c, err := d.Counters(ctx)
 	if err == nil {
-		a.punts.AddLost(c)
+		punts.AddLost(c)
 	}
 	return c, err
 }

@@ -21,7 +21,7 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 	case onpath.OpFlows:
 		return serve(request, func(f onpath.FlowFilter) error { return serveFlows(ctx, a.opt.Datapath, f, stream) })
 	case onpath.OpCounters:
-		c, err := a.counters(ctx)
+		c, err := countersOf(ctx, a.opt.Datapath, a.punts)
 		if err != nil {
 			return err
 		}
@@ -109,7 +109,7 @@ func serveFlows(ctx context.Context, d onpath.Datapath, f onpath.FlowFilter, w i
 // look says what was counted and which entries there are, at once.
 func (a *Agent) look(ctx context.Context, r onpath.LookRequest, w io.Writer) (err error) {
 	var seen onpath.Look
-	if seen.Counters, err = a.counters(ctx); err != nil {
+	if seen.Counters, err = countersOf(ctx, a.opt.Datapath, a.punts); err != nil {
 		return err
 	}
 	for _, f := range r.Flows {

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/instance"
 )
 
 var (
@@ -20,13 +21,13 @@ var (
 const relaysAnswer = time.Second
 
 // collectRelays sends what relays count.
-func (c collector) collectRelays(ch chan<- prometheus.Metric) {
+func (c collector) collectRelays(ch chan<- prometheus.Metric, instances []instance.Fact) {
 	ctx, cancel := context.WithTimeout(context.Background(), relaysAnswer)
 	defer cancel()
-	for name, p := range processesOf[onpath.Relaying](c.a) {
+	for name, p := range processesOf[onpath.Relaying](instances) {
 		r, err := p.Relayed(ctx)
 		if err != nil {
-			c.a.part.Log.Warn("cannot read what a relay counts", "instance", name, "err", err)
+			c.part.Log.Warn("cannot read what a relay counts", "instance", name, "err", err)
 			continue
 		}
 		ch <- prometheus.MustNewConstMetric(descRelayed, prometheus.GaugeValue, float64(r.Connections), name)
@@ -36,9 +37,9 @@ func (c collector) collectRelays(ch chan<- prometheus.Metric) {
 }
 
 // processesOf are the running processes of a kind, by tenant/name.
-func processesOf[T any](a *Agent) map[string]T {
+func processesOf[T any](instances []instance.Fact) map[string]T {
 	out := map[string]T{}
-	for _, f := range a.instances.Facts() {
+	for _, f := range instances {
 		if p, ok := f.Process.(T); ok && !f.Leaving {
 			out[f.Name()] = p
 		}

@@ -41,27 +41,24 @@ func (a *Agent) reportLoop(ctx context.Context) {
 // Report is the state of everything now.
 func (a *Agent) Report() onpath.NodeReport {
 	a.tellEngines()
-	inForce, m, leases := a.apply.InForce(), a.machine.Current(), a.leases.Reports()
-	all := a.instances.Facts()
-	a.mu.Lock()
+	inForce, m, p := a.rounds.InForce(), a.machine.Current(), a.plans.get()
 	r := onpath.NodeReport{
-		Node: a.opt.Name, Plan: a.acked, PlanError: a.planProblem(),
+		Node: a.opt.Name, Plan: p.acked, PlanError: p.problem,
 		Version: a.opt.Version, Kernel: m.Kernel, Started: a.started,
 		Capacity: m.Capacity, UnderlayMTU: m.UnderlayMTU, UnderlayDevice: m.UnderlayDevice, NoHostImage: !a.opt.HostImage,
 		Blocks: a.opt.Blocks, Knows: onpath.Abilities(),
-		Addresses: m.Addresses, Conditions: slices.Clone(m.Conditions), Paths: a.flows.OfPaths(a.inForce),
+		Addresses: m.Addresses, Conditions: slices.Clone(m.Conditions), Paths: a.flows.OfPaths(p.inForce),
 		Unreachable: a.peers.Unreachable(), Distances: a.peers.Distances(),
-		Leases: leases,
+		Leases: a.leases.Reports(),
 	}
 	planned := map[string]bool{}
-	if a.plan != nil {
-		for _, p := range a.plan.Instances {
-			planned[p.Tenant+"/"+p.Name] = true
+	if p.wanted != nil {
+		for _, in := range p.wanted.Instances {
+			planned[in.Tenant+"/"+in.Name] = true
 		}
 	}
-	a.mu.Unlock()
 	named := map[string]bool{}
-	for _, f := range all {
+	for _, f := range a.instances.Facts() {
 		if f.Lease() || f.Leaving && planned[f.Name()] { // a successor of the same name speaks for it
 			continue
 		}
@@ -104,7 +101,8 @@ func (a *Agent) reportOf(f *instance.Fact, inForce map[onpath.VportID]bool) onpa
 	switch {
 	case why.Words != "":
 	case r.Refused != "":
-		why = instance.Cause{Reason: "ConfigRefused", Words: "keeps its configuration from before, for it refused the new one: " + r.Refused}
+		why = instance.Cause{Reason: "ConfigRefused",
+			Words: "keeps its configuration from before, for it refused the new one: " + r.Refused}
 	case f.WireErr != "":
 		why = instance.Cause{Reason: "WiringFailed", Words: "its network is not as it should be: " + f.WireErr}
 	case f.Full != "":
@@ -135,11 +133,9 @@ func outOfService(list []onpath.ModuleState) string {
 // and how everything stands.
 func (a *Agent) Hello() onpath.NodeHello {
 	r := a.Report()
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	h := onpath.NodeHello{Node: a.opt.Name, Spec: a.opt.Spec, Report: r}
-	if a.inForce != nil {
-		h.Plan = clonePlan(a.inForce)
+	if p := a.plans.get().inForce; p != nil {
+		h.Plan = clonePlan(p)
 	}
 	return h
 }
@@ -166,7 +162,7 @@ func (a *Agent) meterLoop(ctx context.Context) {
 	}
 }
 
-func (a *Agent) readMeters(ctx context.Context) { a.meters.Read(ctx, a.instances.Readings(nil)) }
+func (a *Agent) readMeters(ctx context.Context) { a.meters.Read(ctx, a.instances.Readings()) }
 
 // Meters are what instances have used, by UID. Those that are billed and gone are forgotten.
 func (a *Agent) Meters(ctx context.Context, r onpath.MeterRequest) ([]onpath.Meter, error) {
@@ -202,12 +198,10 @@ func (a *Agent) countLoop(ctx context.Context) {
 // draining are the instances of which the data path knows already that they drain: to all
 // others flows may still come. inForce is the plan that was acknowledged last.
 func (a *Agent) draining() (inForce *onpath.NodePlan, list []meter.Draining) {
-	a.mu.Lock()
-	inForce = a.inForce
-	plan := cmp.Or(a.appliedPlan, inForce)
-	a.mu.Unlock()
+	now := a.plans.get()
+	plan := cmp.Or(now.applied, now.inForce)
 	if plan == nil {
-		return inForce, nil
+		return nil, nil
 	}
 	drains := map[string]bool{}
 	for _, p := range plan.Instances {
@@ -220,5 +214,5 @@ func (a *Agent) draining() (inForce *onpath.NodePlan, list []meter.Draining) {
 			list = append(list, meter.Draining{Number: f.Number, Drains: f.Drains, Vports: f.Vports()})
 		}
 	}
-	return inForce, list
+	return now.inForce, list
 }

@@ -8,13 +8,6 @@ import (
 	"github.com/onpath/onpath/node/base"
 )
 
-// refusal is a plan of the server's that could not be taken. The server does not
-// send it again: it is tried until it is taken, or another one.
-type refusal struct {
-	plan *onpath.NodePlan
-	err  error
-}
-
 // Plan implements session.Handler.
 func (a *Agent) Plan(ctx context.Context, p *onpath.NodePlan) {
 	err := a.SetPlan(ctx, p)
@@ -22,9 +15,7 @@ func (a *Agent) Plan(ctx context.Context, p *onpath.NodePlan) {
 		return
 	}
 	a.part.Log.Error("the server's plan is not taken", "err", err)
-	a.mu.Lock()
-	a.refusal = &refusal{plan: p, err: err}
-	a.mu.Unlock()
+	a.plans.refuse(p, err, nil)
 	base.Kick(a.part.ReportDue)
 	base.Kick(a.retry)
 }
@@ -38,7 +29,7 @@ func (a *Agent) retryPlan(ctx context.Context) {
 		case <-a.retry:
 		}
 		var b base.Backoff
-		for r := a.refusedPlan(); r != nil; r = a.refusedPlan() {
+		for r := a.plans.refused(); r != nil; r = a.plans.refused() {
 			if a.part.Clock.Sleep(ctx, b.After(0)) != nil {
 				return
 			}
@@ -46,35 +37,12 @@ func (a *Agent) retryPlan(ctx context.Context) {
 			if err == nil || ctx.Err() != nil {
 				continue
 			}
-			a.mu.Lock()
-			if a.refusal == r && err.Error() != r.err.Error() {
+			if a.plans.refuse(r.plan, err, r) {
 				a.part.Log.Error("the server's plan is still not taken", "err", err)
-				a.refusal = &refusal{plan: r.plan, err: err}
 			}
-			a.mu.Unlock()
 			base.Kick(a.part.ReportDue)
 		}
 	}
-}
-
-// refusedPlan is the refusal for which another attempt may do: a plan that is wrong
-// stays so.
-func (a *Agent) refusedPlan() *refusal {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.refusal == nil || onpath.CodeOf(a.refusal.err) == onpath.CodeInvalid {
-		return nil
-	}
-	return a.refusal
-}
-
-// planProblem is why the newest plan is not in force; "" if it is, or on its way. Callers
-// hold mu.
-func (a *Agent) planProblem() string {
-	if a.refusal != nil {
-		return a.refusal.err.Error()
-	}
-	return a.planErr
 }
 
 // SetPlan takes the whole desired state. It returns when the plan is saved and
@@ -98,50 +66,39 @@ func (a *Agent) setPlan(ctx context.Context, p *onpath.NodePlan, again *refusal)
 	if a.part.Context().Err() != nil {
 		return onpath.Errorf(onpath.CodeUnavailable, "the agent of node %s is ending", a.opt.Name)
 	}
-	a.planned.Lock()
-	defer a.planned.Unlock()
+	a.taking.Lock()
+	defer a.taking.Unlock()
 	p = clonePlan(p)
-	a.mu.Lock()
-	if again != nil && a.refusal != again {
-		a.mu.Unlock()
+	if again != nil && !a.plans.stands(again) {
 		return nil // a newer plan has come
 	}
-	same := a.plan != nil && base.Hash(a.plan) == base.Hash(p)
-	inForce := a.inForce
-	if a.plan != nil && p.Generation < a.plan.Generation {
-		a.part.Log.Warn("the server's plan is older than the one here", "here", a.plan.Generation, "got", p.Generation)
+	here := a.plans.get()
+	if here.wanted != nil && p.Generation < here.wanted.Generation {
+		a.part.Log.Warn("the server's plan is older than the one here", "here", here.wanted.Generation, "got", p.Generation)
 	}
-	if same {
-		a.refusal = nil
-	}
-	a.mu.Unlock()
-	if same {
+	if here.wanted != nil && base.Hash(here.wanted) == base.Hash(p) {
+		a.plans.takeBack()
 		base.Kick(a.part.ReportDue)
 		return nil
 	}
 	a.instances.Expect(p.Instances)
-	if err := savePlan(a.part.Dir, savedPlan{Node: a.opt.Name, Wanted: p, InForce: inForce}); err != nil {
+	if err := savePlan(a.part.Dir, savedPlan{Node: a.opt.Name, Wanted: p, InForce: here.inForce}); err != nil {
 		return err
 	}
 	a.peers.Follow(p)
-	a.mu.Lock()
-	a.plan = p
-	a.planErr, a.refusal = "", nil
-	a.mu.Unlock()
+	a.plans.want(p)
 	a.exempt.Follow(p)
 	if a.machine.Follow(p) {
 		a.machine.Look()
 	}
-	a.mu.Lock()
 	a.reconcile()
-	a.mu.Unlock()
 	soon := p.Prepare
 	if p.Leases != nil { // a publisher's engine is to be there at once
 		soon = append(slices.Clip(soon), onpath.FunctionSpec{Wasm: &onpath.WasmSpec{}})
 	}
 	a.instances.Prepare(soon)
 	a.part.Log.Info("new plan", "generation", p.Generation, "instances", len(p.Instances), "vports", len(p.Datapath.Vports))
-	a.apply.Kick(false)
+	a.rounds.Kick(false)
 	a.leases.Follow(p)
 	a.peers.Measure(p)
 	base.Kick(a.part.ReportDue)

@@ -47,7 +47,8 @@ func (in *instance) sleep(ctx context.Context, plan *onpath.InstancePlan) bool {
 			return true
 		case <-in.changed:
 			now := in.current()
-			if now.OnDemand == nil || now.Draining || base.Hash((maker{in.self}).runSpec(now)) != base.Hash((maker{in.self}).runSpec(*plan)) {
+			m := maker{in.self}
+			if now.OnDemand == nil || now.Draining || base.Hash(m.runSpec(now)) != base.Hash(m.runSpec(*plan)) {
 				return false
 			}
 			in.wireAgain(ctx, nil, func() {})

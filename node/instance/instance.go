@@ -8,6 +8,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/meter"
 	"github.com/onpath/onpath/node/punt"
 	"github.com/onpath/onpath/node/wiring"
 )
@@ -15,7 +16,7 @@ import (
 // self is what all parts of an instance know of it.
 type self struct {
 	id string
-	s  *Set
+	s  *gear
 	st *status
 }
 
@@ -25,6 +26,7 @@ type instance struct {
 	changed chan struct{} // the plan for it changed, or its runtime is back
 	looked  chan struct{} // closed when its devices have been looked at once
 	stop    context.CancelFunc
+	sweep   <-chan struct{} // closed when nothing of an earlier agent's is left; nil: nothing is
 
 	rec            Record
 	backoff        base.Backoff
@@ -75,6 +77,11 @@ func (f *Fact) Name() string { return f.Plan.Tenant + "/" + f.Plan.Name }
 
 // Lease reports whether it is a publisher's engine, which no server planned.
 func (f *Fact) Lease() bool { return isLease(&f.Plan) }
+
+// reading is what is to be metered of it.
+func (f *Fact) reading() meter.Instance {
+	return meter.Instance{Number: f.Number, Plan: f.Plan, Process: f.Process, Vports: f.Vports()}
+}
 
 // FullCause is why a full relay takes no connections.
 func (f *Fact) FullCause() Cause { return Cause{ReasonRelayFull, fullWords[f.Full]} }

@@ -88,7 +88,8 @@ func oneLine(printed string) string {
 func (in logs) previousLog(v onpath.LogView, w io.Writer) error {
 	data, err := os.ReadFile(lastLog(in.s.part.Dir, in.id))
 	if errors.Is(err, fs.ErrNotExist) {
-		return onpath.Errorf(onpath.CodeNotFound, "instance %s/%s has had no earlier run on node %s", in.st.fact.Plan.Tenant, in.st.fact.Plan.Name, in.s.part.Node)
+		f := in.st.get()
+		return onpath.Errorf(onpath.CodeNotFound, "instance %s has had no earlier run on node %s", f.Name(), in.s.part.Node)
 	}
 	if err != nil {
 		return err

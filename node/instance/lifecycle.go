@@ -10,6 +10,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/meter"
 )
 
 // How long the data path may take to close or open a vport before the instance
@@ -20,10 +21,11 @@ const applyPatience = 5 * time.Second
 const startTimeout = time.Minute
 
 // live is the life of one instance: wire, start, supervise, start again; until
-// it is dismissed, and then all of it goes, or the agent ends, and all stays.
-func (in *instance) live(ctx context.Context) {
+// it is dismissed, and then all of it goes, or the agent ends, and all stays. It reports
+// whether all of it is gone.
+func (in *instance) live(ctx context.Context) (gone bool) {
 	if !in.awaitSweep() {
-		return
+		return false
 	}
 	p := in.restore()
 	if p != nil && in.rec.Asleep && ended(p) { // made, and never begun
@@ -69,9 +71,7 @@ func (in *instance) live(ctx context.Context) {
 		p = nil
 	}
 	maker{in.self}.discard(in.takeCreation())
-	if in.s.part.Context().Err() == nil {
-		in.teardown(in.s.part.Context())
-	}
+	return in.s.part.Context().Err() == nil && in.teardown(in.s.part.Context())
 }
 
 func ended(p onpath.Process) bool {
@@ -170,10 +170,9 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 	return p
 }
 
-// named reports whether the wanted plan has the instance. One that it has not is
-// dismissed, but a moment after the plan has come.
+// named reports whether the wanted plan has the instance.
 func (in self) named() bool {
-	return in.s.names(in.id)
+	return !in.st.get().Leaving
 }
 
 // asProcess names the process; one that has ended already has no number.
@@ -327,12 +326,14 @@ func (in *instance) setStarted(yes bool) {
 }
 
 // teardown takes the instance away: rules first, then the process, then its
-// devices and namespace, then the record.
-func (in *instance) teardown(ctx context.Context) {
+// devices and namespace, then the record. It reports whether all is gone.
+func (in *instance) teardown(ctx context.Context) (gone bool) {
 	in.st.set(in.st.get().State, Cause{"Stopping", "stopping"})
-	in.s.meters.Read(ctx, in.s.Readings(in))
+	if f := in.st.get(); !f.Lease() {
+		in.s.meters.Read(ctx, meter.Readings{List: []meter.Instance{f.reading()}})
+	}
 	if in.s.rounds.AwaitOut(ctx, in.rec.Vports) != nil {
-		return
+		return false
 	}
 	var b base.Backoff
 	for {
@@ -343,11 +344,11 @@ func (in *instance) teardown(ctx context.Context) {
 		in.st.set(onpath.InstanceFailed, Cause{"RemoveFailed", "cannot be removed yet: " + err.Error()})
 		in.s.part.Log.Error("cannot remove instance", "instance", in.id, "err", err)
 		if in.s.part.Clock.Sleep(ctx, b.After(0)) != nil {
-			return
+			return false
 		}
 	}
 	in.s.part.TellInstance(in.current(), false, "Stopped", "nothing of it is left on this node")
-	in.s.forget(in)
+	return true
 }
 
 func (in *instance) remove(ctx context.Context) error {

@@ -67,7 +67,7 @@ func (in *instance) restore() onpath.Process {
 }
 
 // takeAdopted gives the process of an earlier agent, once.
-func (in self) takeAdopted() onpath.Process { return in.s.takeAdopted(in.id) }
+func (in self) takeAdopted() onpath.Process { return in.s.adopted.take(in.id) }
 
 // restarted reports whether the machine has been started anew since a record was
 // written. Records of earlier versions do not say: then it has not as long as the

@@ -22,11 +22,10 @@ import (
 	"github.com/onpath/onpath/node/wiring"
 )
 
-// Set is the instances on this machine. It makes them what the plan wants.
-type Set struct {
+// gear is what instances work with. All of its fields are set once.
+type gear struct {
 	part       *base.Part
 	rounds     *base.Rounds
-	machine    *machine.Machine
 	punts      *punt.Port
 	meters     *meter.Meters
 	runtimes   *runtimes
@@ -34,13 +33,46 @@ type Set struct {
 	wirer      wiring.Wirer
 	opt        Options
 	boot       string
-	notifier   *notify.Notifier // opened by begin
+	adopted    adopted
+	notifier   *notify.Notifier // opened by Open
+}
+
+// adopted are the processes that were found at start, by id, until an instance takes them.
+type adopted struct {
+	mu sync.Mutex
+	of map[string]onpath.Process
+}
+
+func (a *adopted) put(id string, p onpath.Process) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.of[id] = p
+}
+
+// take gives a process once; nil: there is none.
+func (a *adopted) take(id string) onpath.Process {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.of[id]
+	delete(a.of, id)
+	return p
+}
+
+func (a *adopted) ids() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Collect(maps.Keys(a.of))
+}
+
+// Set is the instances on this machine. It makes them what the plan wants.
+type Set struct {
+	*gear
+	machine *machine.Machine
 
 	mu        sync.Mutex
-	wanted    map[string]onpath.InstancePlan // by id; nil: there is no plan yet
-	expected  map[string]bool                // ids that a plan which is being taken up names
+	known     bool            // there is a plan
+	expected  map[string]bool // ids that a plan which is being taken up names
 	instances map[string]*instance
-	adopted   map[string]onpath.Process // found at start, by id
 	stopped   []stoppedReport
 	swept     bool
 	sweeping  map[string]chan struct{} // leftovers on their way out, by id
@@ -67,11 +99,11 @@ type Parts struct {
 
 // New makes an empty set; Open and Want fill it.
 func New(p *base.Part, with Parts, o Options) *Set {
-	return &Set{part: p, rounds: with.Rounds, machine: with.Machine, punts: with.Punts, meters: with.Meters, forwarding: with.Forwarding,
-		runtimes: newRuntimes(p, with.Exempt, o), opt: o, boot: base.BootID(),
+	g := &gear{part: p, rounds: with.Rounds, punts: with.Punts, meters: with.Meters, forwarding: with.Forwarding,
+		runtimes: newRuntimes(p, with.Exempt, o), opt: o, boot: base.BootID(), adopted: adopted{of: map[string]onpath.Process{}},
 		wirer: wiring.Wirer{Node: p.Node, NetNS: p.NetNS, Dir: p.Dir, Log: p.Log,
-			Users: sync.OnceValue(func() error { return userns.Possible(string(p.Dir)) })},
-		instances: map[string]*instance{}, adopted: map[string]onpath.Process{}, sweeping: map[string]chan struct{}{}}
+			Users: sync.OnceValue(func() error { return userns.Possible(string(p.Dir)) })}}
+	return &Set{gear: g, machine: with.Machine, instances: map[string]*instance{}, sweeping: map[string]chan struct{}{}}
 }
 
 // Open begins to accept notifications, and asks each runtime for what an earlier process of
@@ -112,17 +144,9 @@ func (s *Set) takeFound(found map[string]onpath.Process) {
 		}
 		l := p.Labels()
 		if l[LabelNode] == s.part.Node && l[LabelState] == string(s.part.Dir) {
-			s.adopted[id] = p
+			s.adopted.put(id, p)
 		}
 	}
-}
-
-func (s *Set) takeAdopted(id string) onpath.Process {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p := s.adopted[id]
-	delete(s.adopted, id)
-	return p
 }
 
 // Run asks a runtime that did not answer again. Until it does, its instances stay as the
@@ -202,40 +226,33 @@ func (s *Set) Expect(list []onpath.InstancePlan) {
 }
 
 // Want starts the instances that a plan names, and dismisses all others.
-func (s *Set) Want(list []onpath.InstancePlan) {
+func (s *Set) Want(p *onpath.NodePlan) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.wanted, s.expected = map[string]onpath.InstancePlan{}, nil
-	for _, p := range list {
-		s.wanted[ID(s.part.Node, p)] = p
+	wanted := map[string]onpath.InstancePlan{}
+	for _, in := range p.Instances {
+		wanted[ID(s.part.Node, in)] = in
 	}
+	s.known, s.expected = true, nil
 	for id, in := range s.instances {
-		if _, ok := s.wanted[id]; !ok && in.st.leave() {
+		if _, ok := wanted[id]; !ok && in.st.leave() {
 			in.stop()
 		}
 	}
-	for id, p := range s.wanted {
+	s.rounds.Name(&p.Datapath) // who waits for a vport in vain leaves already; who begins waits for its own
+	for id, plan := range wanted {
 		in, ok := s.instances[id]
 		switch {
 		case !ok:
-			s.begin(id, p)
-		case in.st.succeed(p): // named again while it goes: another one begins behind it
+			s.begin(id, plan)
+		case in.st.succeed(plan): // named again while it goes: another one begins behind it
 		default:
 			s.last++
-			if in.st.update(p, s.last) {
+			if in.st.update(plan, s.last) {
 				base.Kick(in.changed)
 			}
 		}
 	}
-}
-
-// names reports whether the wanted plan has the instance. One that it has not is
-// dismissed, but a moment after the plan has come.
-func (s *Set) names(id string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, ok := s.wanted[id]
-	return ok
 }
 
 // begin takes up an instance. Callers hold mu.
@@ -243,16 +260,18 @@ func (s *Set) begin(id string, p onpath.InstancePlan) {
 	ctx, stop := context.WithCancel(s.part.Context())
 	s.last++
 	in := &instance{
-		self: self{id, s, &status{part: s.part}}, stop: stop,
+		self: self{id, s.gear, &status{part: s.part}}, stop: stop,
 		changed: make(chan struct{}, 1), looked: make(chan struct{}),
-		kept: s.punts.NewKept(p.Tenant),
-		rec:  Record{ID: id, Tenant: p.Tenant, Name: p.Name, Kind: p.Spec.Kind(), Boot: s.boot},
+		kept: s.punts.NewKept(p.Tenant), sweep: s.sweeping[id],
+		rec: Record{ID: id, Tenant: p.Tenant, Name: p.Name, Kind: p.Spec.Kind(), Boot: s.boot},
 	}
 	in.st.fact = Fact{ID: id, Number: s.last, Drains: s.last, Plan: p, State: onpath.InstanceStarting, Since: s.part.Clock.Now()}
 	s.instances[id] = in
 	s.part.Go(func(context.Context) {
 		defer stop()
-		in.live(ctx)
+		if in.live(ctx) {
+			s.forget(in)
+		}
 	})
 }
 
@@ -315,11 +334,11 @@ func (s *Set) Facts() []Fact {
 	return list
 }
 
-// Readings are what is to be metered: of one instance, or of all where nil.
-func (s *Set) Readings(only *instance) (r meter.Readings) {
+// Readings are what is to be metered.
+func (s *Set) Readings() (r meter.Readings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.wanted != nil {
+	if s.known {
 		r.There = map[string]bool{}
 	}
 	for _, in := range s.instances {
@@ -330,9 +349,7 @@ func (s *Set) Readings(only *instance) (r meter.Readings) {
 		if r.There != nil {
 			r.There[f.Plan.UID] = true
 		}
-		if only == nil || in == only {
-			r.List = append(r.List, meter.Instance{Number: f.Number, Plan: f.Plan, Process: f.Process, Vports: f.Vports()})
-		}
+		r.List = append(r.List, f.reading())
 	}
 	return r
 }

@@ -56,7 +56,7 @@ func (s *Set) leftovers() (map[string]Record, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id := range s.adopted {
+	for _, id := range s.adopted.ids() {
 		if _, ok := out[id]; !ok {
 			out[id] = Record{ID: id}
 		}
@@ -79,9 +79,7 @@ func (s *Set) sweepOne(ctx context.Context, id string, rec Record) (bool, error)
 		stop, cancel := context.WithTimeout(ctx, s.opt.StopGrace+startTimeout)
 		defer cancel()
 		if err := p.Stop(stop, s.opt.StopGrace); err != nil {
-			s.mu.Lock()
-			s.adopted[id] = p
-			s.mu.Unlock()
+			s.adopted.put(id, p)
 			return false, err
 		}
 	}
@@ -99,8 +97,7 @@ func (s *Set) beginSweep(id string, rec Record) (p onpath.Process, done func(), 
 	if err := s.runtimes.down(rec.Kind, rec.Started); err != nil {
 		return nil, nil, err // it may still run
 	}
-	p = s.adopted[id]
-	delete(s.adopted, id)
+	p = s.adopted.take(id)
 	over := make(chan struct{})
 	s.sweeping[id] = over
 	return p, func() {
@@ -114,15 +111,12 @@ func (s *Set) beginSweep(id string, rec Record) (p onpath.Process, done func(), 
 // awaitSweep waits until no leftover of the instance's id is being cleared away;
 // false if the agent ends before.
 func (in *instance) awaitSweep() bool {
-	in.s.mu.Lock()
-	over := in.s.sweeping[in.id]
-	in.s.mu.Unlock()
-	if over == nil {
+	if in.sweep == nil {
 		return true
 	}
 	in.st.set(onpath.InstanceStarting, Cause{"AwaitingSweep", "waiting until what an earlier agent left of it is gone"})
 	select {
-	case <-over:
+	case <-in.sweep:
 		return true
 	case <-in.s.part.Context().Done():
 		return false

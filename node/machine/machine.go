@@ -231,7 +231,8 @@ func (m *Machine) Look() {
 
 // reports tells whether a report would say another thing than before.
 func (s Sighting) reports(old Sighting) bool {
-	return base.Hash(old.Conditions) != base.Hash(s.Conditions) || old.UnderlayMTU != s.UnderlayMTU || old.UnderlayDevice != s.UnderlayDevice ||
+	return base.Hash(old.Conditions) != base.Hash(s.Conditions) || old.UnderlayMTU != s.UnderlayMTU ||
+		old.UnderlayDevice != s.UnderlayDevice ||
 		!slices.Equal(old.Addresses, s.Addresses) || old.Capacity != s.Capacity
 }
 

@@ -111,7 +111,8 @@ type flowCount struct {
 }
 
 func toCount(inForce *onpath.NodePlan, list []Draining) flowCount {
-	c := flowCount{vports: map[onpath.VportID]uint64{}, paths: map[onpath.PathID]*pathCount{}, to: map[uint64]uint64{}, from: map[uint64]uint64{}}
+	c := flowCount{vports: map[onpath.VportID]uint64{}, paths: map[onpath.PathID]*pathCount{},
+		to: map[uint64]uint64{}, from: map[uint64]uint64{}}
 	for _, d := range list {
 		for _, v := range d.Vports {
 			c.vports[v] = d.Number

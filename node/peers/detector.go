@@ -43,7 +43,8 @@ type detector struct {
 }
 
 func newDetector(p *base.Part, r *base.Rounds) *detector {
-	return &detector{part: p, applier: r, peers: map[netip.Addr]*liveness{}, names: map[netip.Addr]string{}, dirty: make(chan struct{}, 1), renewed: make(chan struct{}, 1)}
+	return &detector{part: p, applier: r, peers: map[netip.Addr]*liveness{}, names: map[netip.Addr]string{},
+		dirty: make(chan struct{}, 1), renewed: make(chan struct{}, 1)}
 }
 
 // question is what is asked of one peer in every round.

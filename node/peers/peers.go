@@ -13,9 +13,13 @@ import (
 )
 
 var (
-	descPeers  = prometheus.NewDesc("onpath_node_peer_reachable", "1 if the data path of another node answers, 0 if it is lost.", []string{"peer"}, nil)
+	descPeers = prometheus.NewDesc("onpath_node_peer_reachable",
+		"1 if the data path of another node answers, 0 if it is lost.",
+		[]string{"peer"}, nil)
 	descLosses = prometheus.NewDesc("onpath_node_peer_losses_total", "Times that another node was lost.", nil, nil)
-	descRounds = prometheus.NewDesc("onpath_node_peer_probe_rounds_total", "Rounds of questions to other nodes; late ones came too late to count a missing answer.", []string{"late"}, nil)
+	descRounds = prometheus.NewDesc("onpath_node_peer_probe_rounds_total",
+		"Rounds of questions to other nodes; late ones came too late to count a missing answer.",
+		[]string{"late"}, nil)
 )
 
 // Peers knows how the other nodes are: which of their instances take packets, whose machine
