@@ -2,6 +2,7 @@ package pool
 
 import (
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,19 +23,7 @@ func TestControlCut(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root for network namespaces, eBPF and containers")
 	}
-	l := setUpLab(t)
-	if _, err := l.api.Pool().Enter(t.Context(), onpath.DefaultTenant,
-		onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 100 * onpath.Millionths, Reference: "transfer 1"}); err != nil {
-		t.Fatal(err)
-	}
-	l.write("hosts", labHosts)
-	r := &request{name: "paid", port: 5400, begin: time.Now().Add(5 * time.Second).Truncate(time.Millisecond)}
-	r.end = r.begin.Add(75 * time.Second)
-	r.slots = r.first()
-	l.write("reservations", r.file())
-	l.write("services", r.service())
-	s := l.openStream(t, r.port)
-	l.await("the chain steers", func() (bool, error) { return !l.activeSince(r.name).IsZero(), nil })
+	l, r, s := servePaid(t, 75*time.Second)
 	link, err := l.Lab.FindLink("server:underlay")
 	if err != nil {
 		t.Fatal(err)
@@ -71,6 +60,65 @@ func TestControlCut(t *testing.T) {
 	check, err := l.api.Pool().CheckLedger(t.Context())
 	if err != nil || len(check.Wrong) > 0 {
 		t.Errorf("the ledger: %v %v", check.Wrong, err)
+	}
+}
+
+// servePaid has a paid reservation serve in the laboratory for a time.
+func servePaid(t *testing.T, d time.Duration) (*laboratory, *request, *stream) {
+	t.Helper()
+	if os.Getenv("ONPATH_SOAK") == "" {
+		t.Skip("ONPATH_SOAK is not set; this takes a minute and a half")
+	}
+	if os.Getuid() != 0 {
+		t.Skip("needs root for network namespaces, eBPF and containers")
+	}
+	l := setUpLab(t)
+	if _, err := l.api.Pool().Enter(t.Context(), onpath.DefaultTenant,
+		onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 100 * onpath.Millionths, Reference: "transfer 1"}); err != nil {
+		t.Fatal(err)
+	}
+	l.write("hosts", labHosts)
+	r := &request{name: "paid", port: 5400, begin: time.Now().Add(5 * time.Second).Truncate(time.Millisecond)}
+	r.end = r.begin.Add(d)
+	r.slots = r.first()
+	l.write("reservations", r.file())
+	l.write("services", r.service())
+	s := l.openStream(t, r.port)
+	l.await("the chain steers", func() (bool, error) { return !l.activeSince(r.name).IsZero(), nil })
+	return l, r, s
+}
+
+// TestDrainReserved: onpath drain moves the instance of a reservation that serves, without a lost
+// packet, and the Node can be deleted only then.
+func TestDrainReserved(t *testing.T) {
+	l, r, s := servePaid(t, 60*time.Second)
+	from := l.reservation(r.name).Status.Places[0].Node
+	if out, err := l.Onpath(t.Context(), "delete", "node", from); err == nil || !strings.Contains(string(out)+err.Error(), "reservations have its room") {
+		t.Errorf("its Node can be deleted: %s %v", out, err)
+	}
+	var draining sync.WaitGroup
+	draining.Go(func() {
+		time.Sleep(2 * time.Second)
+		if out, err := l.Onpath(t.Context(), "drain", from); err != nil {
+			t.Errorf("drain: %s %v", out, err)
+		}
+	})
+	lost, sent := s.run(t, int64(small.Network)*80/100, time.Now().Add(25*time.Second))
+	draining.Wait()
+	if sent == 0 || lost != 0 {
+		t.Errorf("%d of %d datagrams were lost", lost, sent)
+	}
+	l.await("the instance is gone from the node", func() (bool, error) {
+		for _, i := range l.of(r.name) {
+			if i.node == from && i.gone.IsZero() {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+	st := l.reservation(r.name).Status
+	if len(st.Places) != 1 || st.Places[0].Node == from || st.State != onpath.ReservationActive || st.Refunded != 0 {
+		t.Errorf("it is %s at %+v, %s is credited", st.State, st.Places, st.Refunded)
 	}
 }
 
