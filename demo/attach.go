@@ -174,7 +174,7 @@ func (d *attachRun) download(ctx context.Context, over <-chan struct{}) <-chan [
 			for done := false; !done && ctx.Err() == nil; {
 				select {
 				case <-over:
-					done = true // those of the last turn begin when all is detached
+					done = true // the downloads of the last round begin after all functions are detached
 				default:
 				}
 				var r LoadResult

@@ -71,8 +71,8 @@ func (b *builder) declaredRows(p *path, k int, reverse bool) (froms []uint32, we
 	}
 }
 
-// carriedRows are those that the node has of the group, of instances that are still here:
-// a path that is carried on shares its flows as before.
+// carriedRows are the rows that the node already has of the group, without those of
+// instances that are gone. So a path that ends shares its flows as before.
 func (b *builder) carriedRows(g *onpath.Group) (froms []uint32, weigh func(uint32, onpath.Member) uint32) {
 	if b.n.newest == nil {
 		return nil, nil

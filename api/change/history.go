@@ -14,10 +14,10 @@ import (
 	"github.com/onpath/onpath/api/wire"
 )
 
-// The history of an object is its last versions, as users wrote them: each a record at
-// history/KIND/TENANT/NAME/NUMBER (compressed JSON of a wire.ObjectVersion). They are
-// written behind the object, in batches that every store takes: a server that dies in
-// between leaves one out, which is made up for, without who wrote it, before the next.
+// The history of an object is its last versions, as users wrote them. Each is a record at
+// history/KIND/TENANT/NAME/NUMBER (compressed JSON of a wire.ObjectVersion). The record is
+// written after the object, in batches that every store takes. A server that dies in between
+// leaves the record out; the next write of the object adds it first, without its author.
 // An object's history goes with it. Reservations have their own, in the ledger.
 const (
 	historyPath  = "history/"

@@ -14,10 +14,10 @@ const (
 	farMAC     = "02:00:00:00:0b:02"
 )
 
-// bridgedUplinks: between two devices without addresses, what a chain takes leaves in frames
-// such as it came in, without a hop more, and what none takes crosses as it is. Where a
-// destination was never seen, and what a strict chain selects in a frame whose tags cannot be
-// given back, goes nowhere.
+// bridgedUplinks: two devices have no addresses. A packet of a chain leaves in the same kind
+// of frame in which it came, with the same hop limit. Other packets cross unchanged. A packet
+// is dropped if its destination was never seen, or if a strict chain selects it in a frame
+// whose tags cannot be put back.
 func bridgedUplinks(b *testbed) {
 	n := b.nodes[sideNode]
 	n.spec.Uplinks = []UplinkSpec{

@@ -241,9 +241,8 @@ func (b *testbed) applyAt(node string, l *layout) {
 	b.configure(node, b.configs[node])
 }
 
-// ledNowhere: an entry that leads to an instance which is gone, and that was not chosen
-// by a group, holds up its flow no longer: that goes by the rules, like one that is not
-// known.
+// ledNowhere: an entry leads to an instance that is gone and that no group chose. The
+// entry then counts no more: the flow goes by the rules, like an unknown one.
 func ledNowhere(b *testbed) {
 	fw, proxy := b.instance("fw", "n2"), b.instance("proxy", gateway)
 	proxy.own, proxy.routes = []netip.Addr{netip.MustParseAddr("10.1.0.77"), netip.MustParseAddr("2001:db8:1::77")}, true

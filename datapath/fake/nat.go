@@ -89,8 +89,8 @@ func (t *natTable) free(inside onpath.Tuple, u *Uplink) (onpath.Tuple, bool) {
 	return o, false
 }
 
-// errorOut translates an ICMP error: about a packet that had come in, by its quote, and
-// whatever it is about, by its own source.
+// errorOut translates an ICMP error that leaves. It translates the quote, if the quoted
+// packet had come in, and in any case the error's own source.
 func (t *natTable) errorOut(n *Node, w *work, u *Uplink) onpath.DropReason {
 	private, quotes := within(n.edge.NAT, w.h.Tuple.Src), w.h.Quotes && within(n.edge.NAT, w.h.Quoted.Dst)
 	if private {

@@ -244,7 +244,7 @@ type match struct {
 	ports              bool
 }
 
-// take takes up the sets of a match. To be called for all before divide.
+// take adds the sets of a match to the space. Call it for all matches before divide.
 func (s *space) take(m onpath.Match) match {
 	return match{
 		src: s.takePrefixes(m.Src), dst: s.takePrefixes(m.Dst), family: m.Family,

@@ -37,14 +37,14 @@ type Options struct {
 	Buffer, BufferBytes int
 	Patience            time.Duration
 
-	// Reserve is how much must be free on the disk of Dir for a write to be
-	// accepted, in bytes; default 160 MiB, of which deletions and what onpath
-	// decides by what is stored (store.FollowUp) need half.
+	// Reserve is how many bytes must be free on the disk of Dir for a write to be
+	// accepted; default 160 MiB. Deletions, and writes that follow from stored
+	// objects (store.FollowUp), need half of that.
 	Reserve int64
 	// Quota is how many bytes an embedded etcd may hold, old versions included; default 4 GiB.
 	Quota int64
-	// Spare is how much of the disk a file keeps, in bytes, that goes when a
-	// deletion needs it; default 96 MiB, none in memory (tmpfs).
+	// Spare is the size of a file that holds disk space, in bytes, and that is
+	// deleted when a deletion needs the space; default 96 MiB, none in memory (tmpfs).
 	Spare int64
 }
 
