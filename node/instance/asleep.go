@@ -61,9 +61,7 @@ func (in *instance) sleep(ctx context.Context, plan *onpath.InstancePlan) bool {
 func (in *instance) lieDown(ctx context.Context, hold onpath.Size) {
 	in.kept.Begin(hold)
 	in.s.punts.Keep(wiring.Of(in.id, in.current()).Vports(), in.kept)
-	in.st.mu.Lock()
-	in.st.fact.Open, in.st.fact.Asleep = true, true
-	in.st.mu.Unlock()
+	in.st.change(func(f *Fact) { f.Open, f.Asleep = true, true })
 	if in.rec.Ready || !in.rec.Asleep {
 		in.rec.Ready, in.rec.Asleep = false, true
 		in.persist()
@@ -114,28 +112,18 @@ func (in watcher) watchQuiet(ctx context.Context) (<-chan uint64, func()) {
 	if _, ok := in.s.part.Datapath.(onpath.PuntReader); !ok || plan.OnDemand == nil || plan.Spec.Inline() || isLease(&plan) {
 		return nil, func() {}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	rings, done := make(chan uint64), make(chan struct{})
 	after := time.Duration(plan.OnDemand.StopAfter)
-	go func() {
-		defer close(done)
+	return watch(ctx, func(ctx context.Context, ring func(uint64)) {
 		last, since := uint64(0), in.s.part.Clock.Now()
 		for in.s.part.Clock.Sleep(ctx, after/4) == nil {
 			now, ok := in.handedOver(ctx, &plan)
 			if at := in.s.part.Clock.Now(); !ok || now != last {
 				last, since = now, at
 			} else if at.Sub(since) >= after && (maker{in.self}).startable(ctx) {
-				select {
-				case rings <- last:
-				case <-ctx.Done():
-				}
+				ring(last)
 			}
 		}
-	}()
-	return rings, func() {
-		cancel()
-		<-done
-	}
+	})
 }
 
 // startable reports whether the server gives the secrets that the next start needs.

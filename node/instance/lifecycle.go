@@ -218,9 +218,7 @@ var endedUnseen = Cause{"EndedUnseen", "ended while the agent was away"}
 // countRestart counts and remembers one more restart.
 func (in *instance) countRestart() {
 	in.rec.Restarts++
-	in.st.mu.Lock()
-	in.st.fact.Restarts = in.rec.Restarts
-	in.st.mu.Unlock()
+	in.st.change(func(f *Fact) { f.Restarts = in.rec.Restarts })
 	in.persist()
 }
 
@@ -250,9 +248,7 @@ func (in *instance) openUp(ctx context.Context) {
 
 // turn opens or closes the vports; it returns when that is in force.
 func (in *instance) turn(ctx context.Context, open bool) {
-	in.st.mu.Lock()
-	in.st.fact.Open, in.st.fact.Asleep = open, false
-	in.st.mu.Unlock()
+	in.st.change(func(f *Fact) { f.Open, f.Asleep = open, false })
 	if open {
 		in.s.rounds.Kick(true) // the kernel may have closed by itself what the configuration has open
 	}
@@ -263,9 +259,7 @@ func (in *instance) turn(ctx context.Context, open bool) {
 // the data path is at it: its plan for other nodes is on its way meanwhile.
 func (in *instance) shut(ctx context.Context) {
 	in.kept.Empty()
-	in.st.mu.Lock()
-	in.st.fact.Open, in.st.fact.Asleep = false, false
-	in.st.mu.Unlock()
+	in.st.change(func(f *Fact) { f.Open, f.Asleep = false, false })
 	in.s.rounds.Kick(false)
 	in.st.set(onpath.InstanceFailed, Cause{onpath.ReasonProcessEnded, "its process has ended"})
 	in.syncApply(ctx)

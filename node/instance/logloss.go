@@ -21,15 +21,9 @@ func (in logs) watchLog(ctx context.Context, p onpath.Process) (stop func()) {
 	if !ok {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		in.tellLeftOut(ctx, t)
-	}()
+	_, end := watch(ctx, func(ctx context.Context, _ func(struct{})) { in.tellLeftOut(ctx, t) })
 	return func() {
-		cancel()
-		<-done
+		end()
 		in.st.setLeftOut("")
 	}
 }

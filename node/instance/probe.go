@@ -89,37 +89,23 @@ func (w *supervision) startProbes(ctx context.Context) {
 		w.eager, w.probes, w.stopProbes = make(chan bool, 1), nil, func() {}
 		return
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	results, done := make(chan error), make(chan struct{})
 	w.eager = make(chan bool, 1)
 	h, eagerly, eager := w.health, w.eager, !w.ready
-	go func() {
-		defer close(done)
+	w.probes, w.stopProbes = watch(ctx, func(ctx context.Context, send func(error)) {
 		var clock stopwatch
-		for {
+		for ctx.Err() == nil {
 			select {
 			case eager = <-eagerly:
 			default:
 			}
 			begin := in.s.part.Clock.Now()
-			err := prober{in.self}.probe(ctx, h, &clock)
-			select {
-			case results <- err:
-			case <-ctx.Done():
-				return
-			}
+			send(prober{in.self}.probe(ctx, h, &clock))
 			// From beginning to beginning: a probe that waits in vain must not
 			// make the next one later.
 			left := h.wait(eager) - in.s.part.Clock.Now().Sub(begin)
-			if in.s.part.Clock.Sleep(ctx, max(left, h.pause(eager))) != nil {
-				return
-			}
+			_ = in.s.part.Clock.Sleep(ctx, max(left, h.pause(eager)))
 		}
-	}()
-	w.probes, w.stopProbes = results, func() {
-		cancel()
-		<-done
-	}
+	})
 }
 
 // prober probes an instance.
