@@ -11,6 +11,11 @@
 // closed before its process is started again, and rules go before what they
 // point at.
 //
+// The parts are packages below this one. Each has a lock of its own and no way back to
+// the agent: it follows plans, asks for rounds of the applier (base.Rounds), tells events
+// (base.Part), and gives facts, which are copies. Here are the session (agent.go, ops.go),
+// the plans (plans.go, setplan.go), the applier (apply.go) and the report (report.go).
+//
 // The agent is not needed for packets to flow: it can stop, crash or be
 // replaced, and the next one finds the saved plan, adopts what runs and touches
 // nothing that is as it should be. Off takes everything off the machine.
