@@ -42,7 +42,7 @@ func (p *Port) UnmarshalJSON(b []byte) error { return textOrNumber(b, p) }
 // PortRange is one port or a range, ends included: "80", "8000-8999".
 type PortRange struct{ First, Last uint16 }
 
-// MarshalText writes the shortest form that ParseCPU reads.
+// MarshalText writes the shortest form that UnmarshalText reads.
 func (c CPU) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
 // String is "500m" or "2".

@@ -137,7 +137,7 @@ func (s *Changes) applied(ctx context.Context, a wire.Apply, all []changed, pend
 	for _, c := range all {
 		out.Changes = append(out.Changes, c.result)
 		if k := c.change.Key; k.Kind == onpath.KindNode && c.result.Action == wire.Deleted && !a.DryRun {
-			s.d.Departures.ForgetNode(k.Name)
+			s.d.Departures.RevokeNode(k.Name)
 		}
 	}
 	if !a.DryRun {

@@ -44,8 +44,8 @@ type Pool interface {
 
 // Departures ends what deleted nodes and tenants had.
 type Departures interface {
-	Forget(writes []onpath.Change)
-	ForgetNode(name string)
+	RevokeDeleted(writes []onpath.Change)
+	RevokeNode(name string)
 }
 
 // Deps are what the part needs of others.

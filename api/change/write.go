@@ -96,7 +96,7 @@ func (s *writer) changeObjects(ctx context.Context, c changeSet) ([]changed, *wi
 				all[i].result.Version = o.Meta().Version
 			}
 		}
-		s.d.Departures.Forget(writes)
+		s.d.Departures.RevokeDeleted(writes)
 		s.history.note(ctx, rights.WhoIs(ctx).URI(), all)
 		s.d.Log.Info("objects changed", "by", rights.WhoIs(ctx).URI(), "objects", len(writes), "first", writes[0].Key)
 		return all, waits, nil

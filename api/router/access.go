@@ -16,7 +16,7 @@ type access struct {
 	kind onpath.Kind
 }
 
-// accesses are those of the routes, by operation id; registerObjects adds its own. A
+// accesses are those of the routes, by operation id; package resources adds its own. A
 // route that is not here is nobody's.
 func accesses() map[string]access {
 	of := func(v rights.Verb, kind onpath.Kind) access { return access{v, kind} }

@@ -5,21 +5,21 @@ import (
 	"github.com/onpath/onpath/api/auth"
 )
 
-// Forget keeps deleted nodes from coming back by themselves, and users and notifications of
+// RevokeDeleted keeps deleted nodes from coming back by themselves, and users and notifications of
 // a deleted tenant from being those of the next one with its name.
-func (s *Join) Forget(writes []onpath.Change) {
+func (s *Join) RevokeDeleted(writes []onpath.Change) {
 	for _, c := range writes {
 		switch {
 		case c.Object != nil:
 		case c.Key.Kind == onpath.KindNode:
-			s.ForgetNode(c.Key.Name)
+			s.RevokeNode(c.Key.Name)
 		case c.Key.Kind == onpath.KindTenant:
-			s.forgetTenant(c.Key.Name)
+			s.revokeTenant(c.Key.Name)
 		}
 	}
 }
 
-func (s *Join) forgetTenant(name string) {
+func (s *Join) revokeTenant(name string) {
 	if s.d.Notifications != nil {
 		if err := s.d.Notifications.Forget(name); err != nil {
 			s.d.Log.Error("the notifications of a deleted tenant could not be deleted", "tenant", name, "error", err)
@@ -37,8 +37,8 @@ func (s *Join) forgetTenant(name string) {
 	}
 }
 
-// ForgetNode keeps a deleted node from coming back by itself.
-func (s *Join) ForgetNode(name string) {
+// RevokeNode keeps a deleted node from coming back by itself.
+func (s *Join) RevokeNode(name string) {
 	if s.d.Authority != nil {
 		err := s.d.Authority.Revoke(auth.Identity{Role: auth.RoleNode, Name: name}.URI())
 		if err != nil && onpath.CodeOf(err) != onpath.CodeNotFound {
