@@ -23,6 +23,10 @@ func (c *Controller) Check(ctx context.Context, changes []onpath.Change, force b
 		return nil, err
 	}
 	c.mu.Lock()
+	capacities, shares := roomsChanged(c.nodes, changes)
+	c.mu.Unlock()
+	notes := c.pool.Oversells(capacities, shares)
+	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.snapshot()
 	before.Reserved = held
@@ -33,7 +37,26 @@ func (c *Controller) Check(ctx context.Context, changes []onpath.Change, force b
 	if err := plan.CheckChange(before, after, keysOf(changes)); err != nil {
 		return nil, err
 	}
-	return plan.Notes(before, after), nil
+	return append(plan.Notes(before, after), notes...), nil
+}
+
+// roomsChanged are the capacities of nodes, and the operator's shares of cloudlets, that changes
+// write.
+func roomsChanged(nodes map[string]*session, changes []onpath.Change) (capacities map[string]onpath.Resources, shares map[string]int) {
+	capacities, shares = map[string]onpath.Resources{}, map[string]int{}
+	for _, ch := range changes {
+		switch o := ch.Object.(type) {
+		case *onpath.Node:
+			var st *plan.NodeState
+			if s := nodes[o.Metadata.Name]; s != nil {
+				st = &s.state
+			}
+			capacities[o.Metadata.Name] = plan.Capacity(o, st)
+		case *onpath.Cloudlet:
+			shares[o.Metadata.Name] = o.Spec.OperatorShare
+		}
+	}
+	return capacities, shares
 }
 
 // Preview says what changes would do to instances and rules.

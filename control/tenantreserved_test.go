@@ -67,6 +67,12 @@ func TestReservationsOfTenants(t *testing.T) {
 	node := onpath.Key{Kind: onpath.KindNode, Name: q[0].Places[0].Node}
 	_, err = s.c.Check(t.Context(), []onpath.Change{{Key: node}}, false)
 	wants(err, "reservations have its room: acme/r; drain it first (onpath drain "+node.Name+")")
+	less := s.node(node.Name)
+	less.Spec.Capacity = onpath.Resources{CPU: 100, Memory: 8 << 30}
+	notes, err := s.c.Check(t.Context(), s.changes(less), false)
+	if err != nil || !strings.Contains(strings.Join(notes, " "), "node "+node.Name+" has promised more to reservations than it would have") {
+		t.Errorf("less capacity than promised: %q %v", notes, err)
+	}
 	s.until("it moves off its node, which is drained", func() bool {
 		n := s.node(node.Name)
 		n.Spec.Drain = true

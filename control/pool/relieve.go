@@ -114,8 +114,13 @@ func (p *promises) noteRelieved(node string, stays bool, now time.Time) (message
 }
 
 // findOversold are the instants from which on a node has less than it has promised.
-func (p *promises) findOversold(node string, now time.Time) (at []time.Time) {
+func (p *promises) findOversold(node string, now time.Time) []time.Time {
 	room, _, _ := p.cal.Room(node)
+	return p.promisedOver(node, room, now)
+}
+
+// promisedOver are the instants from which on a node has promised more than there is room for.
+func (p *promises) promisedOver(node string, room onpath.Resources, now time.Time) (at []time.Time) {
 	if room.Fits(p.cal.Peak(node, now, calendar.Forever)) {
 		return nil
 	}
@@ -125,6 +130,36 @@ func (p *promises) findOversold(node string, now time.Time) (at []time.Time) {
 		}
 	}
 	return at
+}
+
+// Oversells says which nodes would have less than they have promised, and from when on, if nodes
+// had other capacities, or cloudlets other shares of the operator.
+func (p *Pool) Oversells(capacities map[string]onpath.Resources, shares map[string]int) (notes []string) {
+	p.queue.look(func(s *state) { notes = s.promises.describeOversold(capacities, shares, s.clock()) })
+	return notes
+}
+
+func (p *promises) describeOversold(capacities map[string]onpath.Resources, shares map[string]int, now time.Time) (notes []string) {
+	for _, name := range sortedKeys(p.nodes) {
+		n := p.nodes[name]
+		capacity, changed := capacities[name]
+		share, shared := shares[n.Cloudlet]
+		if !changed && !shared {
+			continue
+		}
+		if !changed {
+			capacity = n.Capacity
+		}
+		if !shared {
+			share = p.cloudlets[n.Cloudlet].Share
+		}
+		room := atLeastNothing(capacity.Sub(shareOf(capacity, share)).Sub(n.Taken))
+		if at := p.promisedOver(name, room, now); len(at) > 0 {
+			notes = append(notes, fmt.Sprintf("node %s has promised more to reservations than it would have, from %s on: "+
+				"what has not begun moves as far as others have room, the rest stays", name, text(at[0])))
+		}
+	}
+	return notes
 }
 
 // confirmedAt is when a reservation was accepted.
