@@ -1,7 +1,9 @@
 package onpath_test
 
 import (
+	"fmt"
 	"go/ast"
+	"go/types"
 	"slices"
 	"testing"
 )
@@ -75,4 +77,42 @@ func TestMutexIsHeldToTheEnd(t *testing.T) {
 			})
 		}
 	}
+}
+
+// mostBorrowed is how often a function may unlock a mutex that its caller has locked.
+const mostBorrowed = 5
+
+// TestWhoUnlocksHasLocked: a function that unlocks a mutex has locked that mutex itself, above.
+func TestWhoUnlocksHasLocked(t *testing.T) {
+	files, fset := productFiles(t)
+	var borrowed []string
+	for _, f := range files {
+		for _, d := range f.ast.Decls {
+			fn, isFunc := d.(*ast.FuncDecl)
+			if !isFunc || slices.Contains(lockers[f.dir], fn.Name.Name) {
+				continue
+			}
+			locked := map[string]bool{}
+			ast.Inspect(fn, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				s, ok := call.Fun.(*ast.SelectorExpr)
+				if !ok {
+					return true
+				}
+				switch mutex := types.ExprString(s.X); s.Sel.Name {
+				case "Lock", "RLock", "TryLock":
+					locked[mutex] = true
+				case "Unlock", "RUnlock":
+					if !locked[mutex] {
+						borrowed = append(borrowed, fmt.Sprintf("%s: %s unlocks %s", fset.Position(n.Pos()), fn.Name.Name, mutex))
+					}
+				}
+				return true
+			})
+		}
+	}
+	ratchet(t, "unlocks of a mutex that the caller has locked", mostBorrowed, 0, borrowed)
 }
