@@ -22,10 +22,7 @@ func (c *Controller) Check(ctx context.Context, changes []onpath.Change, force b
 	if err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
-	capacities, shares := roomsChanged(c.nodes, changes)
-	c.mu.Unlock()
-	notes := c.pool.Oversells(capacities, shares)
+	notes := oversold(c, changes)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.snapshot()
@@ -38,6 +35,14 @@ func (c *Controller) Check(ctx context.Context, changes []onpath.Change, force b
 		return nil, err
 	}
 	return append(plan.Notes(before, after), notes...), nil
+}
+
+// oversold says which nodes would have less than they have promised to reservations.
+func oversold(c *Controller, changes []onpath.Change) []string {
+	c.mu.Lock()
+	capacities, shares := roomsChanged(c.nodes, changes)
+	c.mu.Unlock()
+	return c.pool.Oversells(capacities, shares)
 }
 
 // roomsChanged are the capacities of nodes, and the operator's shares of cloudlets, that changes
@@ -74,7 +79,9 @@ func (c *Controller) Preview(ctx context.Context, changes []onpath.Change) (*onp
 	if err := plan.CheckChange(before, after, keysOf(changes)); err != nil {
 		return nil, err
 	}
-	return plan.Compare(before, after), nil
+	p := plan.Compare(before, after)
+	p.Notes = append(p.Notes, oversold(c, changes)...)
+	return p, nil
 }
 
 // changedSnapshot is s with the changes made.

@@ -73,6 +73,9 @@ func TestReservationsOfTenants(t *testing.T) {
 	if err != nil || !strings.Contains(strings.Join(notes, " "), "node "+node.Name+" has promised more to reservations than it would have") {
 		t.Errorf("less capacity than promised: %q %v", notes, err)
 	}
+	if p, err := s.c.Preview(t.Context(), s.changes(less)); err != nil || !strings.Contains(strings.Join(p.Notes, " "), "has promised more") {
+		t.Errorf("a preview of less capacity than promised: %+v %v", p, err)
+	}
 	s.until("it moves off its node, which is drained", func() bool {
 		n := s.node(node.Name)
 		n.Spec.Drain = true
