@@ -17,6 +17,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/engine/afxdp"
 	"github.com/onpath/onpath/engine/control"
+	"github.com/onpath/onpath/internal/packet"
 )
 
 // Engine runs the modules of one instance.
@@ -40,6 +41,7 @@ type Engine struct {
 	packets quota
 	bits    quota
 	now     uint64
+	firsts  packet.Fragments // of packets as they came
 	served  *served
 	asked   *asked // while a datagram is met
 	trial   *Trial // takes what modules send, where there is no device
@@ -150,6 +152,8 @@ func (e *Engine) through(frames []afxdp.Frame, batch []received) []received {
 			r.gone = true
 			e.socket.Release(f)
 			batch = batch[:len(batch)-1]
+		} else {
+			e.firsts.Join(&r.h, e.now)
 		}
 	}
 	for _, m := range e.list {

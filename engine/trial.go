@@ -15,6 +15,8 @@ type TrialPacket struct {
 	IP      []byte
 	Reverse bool
 	Now     uint64 // ns
+	// First is the tuple of the first fragment, of one behind it; else not valid.
+	First onpath.Tuple
 }
 
 // Describe is the packet as functions are given it (struct onpath_packet), with at most shown
@@ -33,6 +35,9 @@ func (p TrialPacket) received() *received {
 	r := &received{h: packet.Parse(p.IP), path: 1, reverse: p.Reverse}
 	if r.h.Verdict == packet.Malformed {
 		return nil
+	}
+	if p.First.Src.IsValid() {
+		r.h.Follow(p.First)
 	}
 	r.ip = append(make([]byte, 0, ethernet+maxData), p.IP[:r.h.Length]...)
 	return r

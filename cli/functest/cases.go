@@ -111,14 +111,8 @@ func (p *Packet) like(b []byte) error {
 		return fmt.Errorf("nothing goes on")
 	}
 	h := packet.Parse(b)
-	end := func(a netip.Addr, port uint16) string {
-		if !packet.HasPorts(h.Protocol) || h.Protocol == packet.ICMP || h.Protocol == packet.ICMPv6 {
-			return a.String()
-		}
-		return netip.AddrPortFrom(a, port).String()
-	}
 	for _, x := range []struct{ what, have, want string }{
-		{"from", end(h.Tuple.Src, h.Tuple.SrcPort), p.From}, {"to", end(h.Tuple.Dst, h.Tuple.DstPort), p.To},
+		{"from", end(h.Tuple.Src, h.Tuple.SrcPort, h.Protocol), p.From}, {"to", end(h.Tuple.Dst, h.Tuple.DstPort, h.Protocol), p.To},
 		{"payload", string(b[engine.Payload(b, &h):]), p.Payload},
 	} {
 		if x.want != "" && x.have != x.want {

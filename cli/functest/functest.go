@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 
 	"github.com/cilium/ebpf"
 
@@ -24,6 +25,7 @@ var Targets = []funcbuild.Target{funcbuild.ToWasm, funcbuild.ToEBPF}
 
 // Function is a function that runs for one target or both.
 type Function struct {
+	Source string // its C file
 	// Lacking says why a target does not run.
 	Lacking map[funcbuild.Target]string
 	// Edits: it has changed a packet that went on.
@@ -35,13 +37,14 @@ type Function struct {
 type runner interface {
 	Run(ctx context.Context, p engine.TrialPacket) (engine.Outcome, error)
 	Counters(ctx context.Context) (map[string]uint64, error)
+	Needs() uint32 // bytes of packets that it is shown
 	Close() error
 }
 
 // Open compiles a C file for both targets and starts what can be run here. What the
 // function logs goes to log. It is an error if no target suits.
 func Open(ctx context.Context, source string, config map[string]string, log io.Writer) (*Function, error) {
-	f := &Function{Lacking: map[funcbuild.Target]string{}, run: map[funcbuild.Target]runner{}}
+	f := &Function{Source: filepath.Clean(source), Lacking: map[funcbuild.Target]string{}, run: map[funcbuild.Target]runner{}}
 	var errs []error
 	for _, t := range Targets {
 		r, err := open(ctx, source, t, config, log)
@@ -97,27 +100,47 @@ func (f *Function) Give(ctx context.Context, p engine.TrialPacket) (o engine.Out
 			return this, fmt.Errorf("%s: %w", t, err)
 		case first:
 			o, first = this, false
-		case this.Verdict != o.Verdict || this.Reason != o.Reason:
-			return o, fmt.Errorf("wasm says %s, ebpf %s", verdict(o), verdict(this))
-		case !bytes.Equal(this.Packet, o.Packet):
-			return o, fmt.Errorf("wasm makes of it\n    %x\n  ebpf\n    %x", o.Packet, this.Packet)
+		default:
+			if err := differ(o, this); err != nil {
+				return o, err
+			}
 		}
 	}
 	f.Edits = f.Edits || !bytes.HasPrefix(p.IP, o.Packet)
 	return o, nil
 }
 
+// disagreement is what the targets do not agree on.
+type disagreement string
+
+func (d disagreement) Error() string { return string(d) }
+
+// differ says how the outcomes of the two targets differ.
+func differ(wasm, ebpf engine.Outcome) error {
+	switch {
+	case wasm.Verdict != ebpf.Verdict || wasm.Reason != ebpf.Reason:
+		return disagreement(fmt.Sprintf("wasm says %s, ebpf %s", verdict(wasm), verdict(ebpf)))
+	case !bytes.Equal(wasm.Packet, ebpf.Packet):
+		return disagreement(fmt.Sprintf("wasm makes of it\n    %x\n  ebpf\n    %x", wasm.Packet, ebpf.Packet))
+	}
+	return nil
+}
+
 var verdicts = []string{"next", "drop", "answer", "redirect"}
 
 func verdict(o engine.Outcome) string {
-	name := fmt.Sprintf("verdict %d, which is none", o.Verdict)
-	if int(o.Verdict) < len(verdicts) {
-		name = verdicts[o.Verdict]
-	}
+	name := verdictName(o)
 	if o.Verdict == 0 {
 		return name
 	}
 	return fmt.Sprintf("%s with reason %d", name, o.Reason)
+}
+
+func verdictName(o engine.Outcome) string {
+	if int(o.Verdict) < len(verdicts) {
+		return verdicts[o.Verdict]
+	}
+	return fmt.Sprintf("verdict %d, which is none", o.Verdict)
 }
 
 // Counters are the function's. It is an error if the targets do not agree.
@@ -179,6 +202,8 @@ func (f *object) Run(_ context.Context, p engine.TrialPacket) (engine.Outcome, e
 	}
 	return p.Carry(byte(v), after), nil
 }
+
+func (f *object) Needs() uint32 { return f.o.Needs }
 
 func (f *object) Counters(context.Context) (map[string]uint64, error) {
 	c, err := f.o.ReadCounters(f.tables)
