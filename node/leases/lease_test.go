@@ -76,3 +76,28 @@ func TestSparing(t *testing.T) {
 		t.Errorf("%d are told, then %d are said not to have been, %t", told, unsaid, ok)
 	}
 }
+
+// TestAwaitsTheEngine: an answer waits until the engine has what is in force now, however
+// ready it is for what was before.
+func TestAwaitsTheEngine(t *testing.T) {
+	l := leasesOf(t, noDatapath{})
+	o := onpath.LocalLease{Slot: onpath.LeaseSlot{Vport: 16}}
+	ready := map[onpath.VportID]onpath.LeaseStatus{16: {State: onpath.InstanceReady}}
+	if s := l.status(&o); s.State != onpath.InstancePending {
+		t.Errorf("without an engine it is %s", s.State)
+	}
+	l.SetEngines(ready, 0)
+	if err := l.set([]onpath.LocalLease{o}); err != nil {
+		t.Fatal(err)
+	}
+	if s := l.status(&o); s.State != onpath.InstanceStarting {
+		t.Errorf("an engine that does not know of it yet: %s", s.State)
+	}
+	got := make(chan onpath.LeaseStatus, 1)
+	go func() { got <- l.await(t.Context(), &o) }()
+	<-l.Renewals()
+	l.SetEngines(ready, l.Current().Number)
+	if s := <-got; s.State != onpath.InstanceReady {
+		t.Errorf("it is %s", s.State)
+	}
+}
