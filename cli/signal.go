@@ -40,7 +40,7 @@ func newSignal(g *global) *cobra.Command {
 
 func newSignalRequest(g *global, verb, args, short string, read func([]string) (*nslp.Message, error)) *cobra.Command {
 	var toward, from, key, module string
-	timeout := 10 * time.Second
+	timeout := 20 * time.Second
 	c := &cobra.Command{
 		Use:   strings.TrimSpace(verb + " --toward ADDRESS --key FILE " + args),
 		Short: short,

@@ -3,6 +3,7 @@
 package signalling
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath/signal/gist"
 )
 
 // Socket is one for both IP versions.
@@ -110,11 +113,15 @@ func (s *Socket) Receive(buffer []byte, until time.Time) (n int, from netip.Addr
 }
 
 // Errors calls tell with each ICMP port unreachable: to whom the datagram went, and what of
-// it is quoted. Datagrams that come are dropped: they came by the punt port, too.
-func (s *Socket) Errors(ctx context.Context, tell func(to netip.AddrPort, quoted []byte)) {
+// it is quoted; and heard with each datagram of a GIST Error. These are of no signalling
+// application, so that the data path leaves them. Other datagrams came by the punt port, too.
+func (s *Socket) Errors(ctx context.Context, tell func(to netip.AddrPort, quoted []byte), heard func(gist.Packet)) {
 	buffer := make([]byte, 2048)
 	for ctx.Err() == nil {
-		_, _, err := s.Receive(buffer, time.Now().Add(time.Second)) // an error wakes it
+		n, from, err := s.Receive(buffer, time.Now().Add(time.Second)) // an ICMP error wakes it
+		if err == nil && gist.OfNone(buffer[:n]) {
+			heard(gist.Packet{From: from, Payload: bytes.Clone(buffer[:n])})
+		}
 		for s.Error(tell) {
 		}
 		if errors.Is(err, net.ErrClosed) {

@@ -140,6 +140,8 @@ func (s *signaller) signal(ctx context.Context) (err error) {
 			s.tell(ctx, func(now time.Time, n *nslp.Node) []nslp.Output {
 				return n.Unreachable(now, gist.Packet{To: to, Payload: q})
 			})
+		}, func(p gist.Packet) {
+			s.offer(func(now time.Time, n *nslp.Node) []nslp.Output { return n.Receive(now, p) })
 		})
 	})
 	s.part.Log.Info("takes part in signalling", "port", gist.Port)

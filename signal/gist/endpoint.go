@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// Timers. RFC 5971 §5.3.3 would allow a Query 32 s; a node that knows after three tries
-// that it is the last one is worth more to a signalling application (NetServ §2.1).
+// Timers. RFC 5971 §5.3.3 has each try wait twice as long as the one before, up to a limit
+// that it leaves open: 32 s, or less where an early answer is worth more. Three tries take
+// 3.5 s, which is more than the round trip by a satellite, and then a node is the last one.
 const (
 	retry = 500 * time.Millisecond
 	tries = 3
@@ -98,15 +99,14 @@ const (
 // node's machine (RFC 5972 §6.1), the way up of a Responding node's (§6.2).
 type route struct {
 	down struct {
-		phase  phase
-		peer   Peer
-		until  time.Time // believed in; while asking: next try
-		fresh  time.Time
-		asked  time.Time
-		tries  int
-		cookie []byte
-		hops   uint8
-		queue  [][]byte
+		phase phase
+		peer  Peer
+		until time.Time // believed in; while asking: next try
+		fresh time.Time
+		asked []question // since the route was asked for last
+		found time.Time  // when the Query was sent that the peer answered
+		hops  uint8
+		queue [][]byte
 	}
 	up struct {
 		peer  Peer // zero: none
@@ -114,11 +114,18 @@ type route struct {
 	}
 }
 
+// question is a Query that was sent: a Response may be to any of them (RFC 5971 §5.3.3).
+type question struct {
+	cookie []byte
+	at     time.Time
+}
+
 // Endpoint is one node's GIST.
 type Endpoint struct {
-	config Config
-	secret []byte
-	routes map[Key]*route
+	config  Config
+	secret  []byte
+	routes  map[Key]*route
+	credits [256]credit
 }
 
 // ErrTooLong says that a payload does not fit into one datagram.
@@ -149,13 +156,14 @@ func (e *Endpoint) Down(now time.Time, k Key, hops uint8, payload []byte) ([]Out
 	if d.phase == known && now.Before(d.fresh) {
 		return e.data(k, r, payload), nil
 	}
-	if len(d.queue) < 4 {
+	again := slices.ContainsFunc(d.queue, func(b []byte) bool { return bytes.Equal(b, payload) })
+	if !again && len(d.queue) < 4 {
 		d.queue = append(d.queue, payload)
 	}
 	if d.phase == asking {
 		return nil, nil
 	}
-	d.phase, d.tries = asking, 0
+	d.phase, d.asked = asking, nil
 	return e.ask(now, k, r)
 }
 
@@ -276,14 +284,14 @@ const padding = 32
 
 func (e *Endpoint) ask(now time.Time, k Key, r *route) ([]Output, error) {
 	d := &r.down
-	d.cookie = make([]byte, 16)
-	if _, err := io.ReadFull(e.config.Random, d.cookie); err != nil {
+	q := question{make([]byte, 16), now}
+	if _, err := io.ReadFull(e.config.Random, q.cookie); err != nil {
 		return nil, err
 	}
-	d.tries++
-	d.asked, d.until = now, now.Add(retry)
+	d.until = now.Add(retry << len(d.asked))
+	d.asked = append(d.asked, q)
 	m := e.message(Query, k, false, d.hops, make([]byte, padding+64)) // a responder's identity may be longer
-	m.QueryCookie = d.cookie
+	m.QueryCookie = q.cookie
 	return e.send(netip.AddrPortFrom(k.Flow.Destination, Port), m), nil
 }
 
@@ -299,7 +307,7 @@ func (e *Endpoint) Tick(now time.Time) (out []Output) {
 		d := &r.down
 		if d.phase != idle && !now.Before(d.until) {
 			switch {
-			case d.phase == asking && d.tries < tries:
+			case d.phase == asking && len(d.asked) < tries:
 				more, err := e.ask(now, k, r)
 				if err != nil {
 					continue
@@ -308,7 +316,7 @@ func (e *Endpoint) Tick(now time.Time) (out []Output) {
 			case d.phase == asking:
 				out = append(out, e.isLast(now, k, r)...)
 			default:
-				d.phase, d.peer = idle, Peer{}
+				d.phase, d.peer, d.asked = idle, Peer{}, nil
 			}
 		}
 		if r.up.peer.Address.IsValid() && now.After(r.up.until) {

@@ -39,6 +39,8 @@ type Error struct {
 	Code    uint16
 	Subcode uint8
 	Header  [8]byte // of the message that it is about
+	// QMode: that message came as a Query does.
+	QMode bool
 	// Session and MRI of that message, if they could be read.
 	Session *SessionID
 	MRI     *MRI
@@ -74,13 +76,37 @@ func protocolError(code uint16, subcode uint8) *Error {
 	return &Error{Class: ProtocolError, Code: code, Subcode: subcode}
 }
 
+// Kinds of additional information (§A.4.2).
+const (
+	infoLength = 1
+	infoType   = 3
+	infoObject = 4
+)
+
+// words is a number in additional information: 16 bits, and as many zeros.
+func words(n int) []byte { return []byte{byte(n >> 8), byte(n), 0, 0} }
+
+// with adds additional information.
+func (e *Error) with(kind uint16, value []byte) *Error {
+	e.Info = binary.BigEndian.AppendUint16(e.Info, kind)
+	e.Info = append(binary.BigEndian.AppendUint16(e.Info, uint16(len(value)/4)), value...)
+	e.info++
+	return e
+}
+
+// withObject adds an object that is at fault, at one of its octets.
+func (e *Error) withObject(at int, object []byte) *Error {
+	v := binary.BigEndian.AppendUint16(nil, uint16(len(object)/4)&0xfff)
+	return e.with(infoObject, append(binary.BigEndian.AppendUint16(v, uint16(at)), object...))
+}
+
 func (e *Error) append(b []byte) []byte {
 	var mri []byte
 	if e.MRI != nil {
 		mri = e.MRI.append(nil)
 	}
 	b = append(b, byte(e.Class), byte(e.Code>>8), byte(e.Code), e.Subcode)
-	flags := flag(e.Session != nil, 0x80) | flag(e.MRI != nil, 0x40) | flag(e.Comment != "", 0x20) | 0x10
+	flags := flag(e.Session != nil, 0x80) | flag(e.MRI != nil, 0x40) | flag(e.Comment != "", 0x20) | 0x10 | flag(e.QMode, 0x08)
 	b = append(b, flags, 0, byte(len(mri)/4), e.info)
 	b = append(b, e.Header[:]...)
 	if e.Session != nil {
@@ -100,7 +126,7 @@ func parseError(v []byte) (*Error, *Error) {
 	if len(v) < 16 {
 		return nil, short
 	}
-	e := &Error{Class: Class(v[0]), Code: binary.BigEndian.Uint16(v[1:]), Subcode: v[3], Header: [8]byte(v[8:16]), info: v[7]}
+	e := &Error{Class: Class(v[0]), Code: binary.BigEndian.Uint16(v[1:]), Subcode: v[3], Header: [8]byte(v[8:16]), info: v[7], QMode: v[4]&0x08 != 0}
 	flags, mri := v[4], int(v[6])*4
 	v = v[16:]
 	if flags&0x80 != 0 {

@@ -91,6 +91,11 @@ const (
 // ErrNoGIST says that a datagram is not GIST's: it is dropped, or forwarded, in silence.
 var ErrNoGIST = errors.New("the datagram does not begin with GIST's magic number")
 
+// OfNone reports whether a datagram is GIST's and of no signalling application, as Errors are.
+func OfNone(b []byte) bool {
+	return len(b) >= headerLength && binary.BigEndian.Uint32(b) == Magic && binary.BigEndian.Uint16(b[8:]) == 0
+}
+
 const headerLength = 4 + 8 // magic number, common header
 
 // Append appends the message as a UDP payload.
@@ -173,25 +178,44 @@ func Parse(b []byte) (*Message, error) {
 	if e := m.checkHeader(h[0]); e != nil {
 		return fail(e)
 	}
-	rest := h[8:]
-	if int(binary.BigEndian.Uint16(h[2:]))*4 != len(rest) {
-		return fail(protocolError(codeHeader, 3))
+	length, e := m.parseObjects(h[8:])
+	if length != len(h)-8 || length != int(binary.BigEndian.Uint16(h[2:]))*4 {
+		return fail(protocolError(codeHeader, 3).with(infoLength, words(length/4)))
 	}
-	var seen [objects]bool
-	for len(rest) > 0 {
-		head, words := binary.BigEndian.Uint16(rest), int(binary.BigEndian.Uint16(rest[2:])&0xfff)
-		if len(rest) < 4+words*4 {
-			return fail(protocolError(codeHeader, 3))
-		}
-		if e := m.object(head, rest[4:4+words*4], &seen); e != nil {
-			return fail(e)
-		}
-		rest = rest[4+words*4:]
+	if e == nil {
+		e = m.checkObjects()
 	}
-	if e := m.checkObjects(); e != nil {
+	if e != nil {
 		return fail(e)
 	}
 	return m, nil
+}
+
+// parseObjects takes up all objects that can be read, and gives the length that they have
+// together, octets, and the first fault.
+func (m *Message) parseObjects(rest []byte) (length int, fault *Error) {
+	var seen [objects]bool
+	for len(rest) >= 4 {
+		head, size := binary.BigEndian.Uint16(rest), 4+int(binary.BigEndian.Uint16(rest[2:])&0xfff)*4
+		length += size
+		if size > len(rest) {
+			break
+		}
+		if e := m.object(head, rest[4:size], &seen); e != nil && fault == nil {
+			switch fault = e; e.Code {
+			case codeObjectType:
+				e.with(infoType, words(int(head)))
+			case codeObjectValue:
+				at := 4 // the value
+				if e.Subcode == 0 {
+					at = 2 // the length
+				}
+				e.withObject(at, rest[:size])
+			}
+		}
+		rest = rest[size:]
+	}
+	return length, fault
 }
 
 // checkHeader is the common header's (§A.1).
@@ -269,26 +293,43 @@ func (m *Message) raw(kind uint16) *[]byte {
 
 // checkObjects says whether the message has what its type needs (§5.1), in datagram mode.
 func (m *Message) checkObjects() *Error {
-	missing, routed := false, m.MRI != nil && m.Session != nil
+	needed := []uint16{}
 	switch m.Type {
 	case Query:
-		missing = !routed || m.NLI == nil || m.QueryCookie == nil
+		needed = []uint16{objMRI, objSession, objNLI, objQueryCookie}
 	case Response:
-		missing = !routed || m.NLI == nil || m.QueryCookie == nil
+		needed = []uint16{objMRI, objSession, objNLI, objQueryCookie}
 		if m.ResponderCookie != nil && !m.Reply {
 			return protocolError(codeHeader, 2)
 		}
 	case Confirm:
-		missing = !routed || m.NLI == nil
+		needed = []uint16{objMRI, objSession, objNLI}
 	case Data:
-		missing = !routed || m.Payload == nil || m.NLI == nil
+		needed = []uint16{objMRI, objSession, objNLI, objPayload}
 	case ErrorMessage:
-		missing = m.Error == nil
+		needed = []uint16{objError}
 	case Hello:
 		return protocolError(codeEncapsulation, 0)
 	}
-	if missing {
-		return protocolError(codeObjectType, 2)
+	for _, kind := range needed {
+		if !m.has(kind) {
+			return protocolError(codeObjectType, 2).with(infoType, words(int(kind)))
+		}
 	}
 	return nil
+}
+
+// has reports whether an object is there.
+func (m *Message) has(kind uint16) bool {
+	switch kind {
+	case objMRI:
+		return m.MRI != nil
+	case objSession:
+		return m.Session != nil
+	case objNLI:
+		return m.NLI != nil
+	case objError:
+		return m.Error != nil
+	}
+	return *m.raw(kind) != nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -18,12 +19,12 @@ func (e *Endpoint) Receive(now time.Time, p Packet) []Output {
 	if err != nil {
 		var problem *Error
 		if errors.As(err, &problem) && m.Type != ErrorMessage {
-			return e.refuse(p, problem)
+			return e.refuse(p, m, problem)
 		}
 		return nil
 	}
 	if m.Type == ErrorMessage {
-		return e.told(m)
+		return e.told(now, m)
 	}
 	if why := e.check(m, p); why != nil {
 		return e.about(p, m, why)
@@ -55,7 +56,7 @@ func (e *Endpoint) check(m *Message, p Packet) *Error {
 	case int(m.MRI.DestinationBits) != m.MRI.Destination.BitLen():
 		return &Error{Class: PermanentFailure, Code: codeMRI, Subcode: 0} // more than one path
 	case m.Source && m.NLI.Address != p.From.Addr():
-		return protocolError(codeObjectType, 4) // a NAT without knowledge of GIST
+		return protocolError(codeObjectType, 4).with(infoType, words(objNLI)) // a NAT without knowledge of GIST
 	}
 	return nil
 }
@@ -64,27 +65,65 @@ func (e *Endpoint) check(m *Message, p Packet) *Error {
 func (e *Endpoint) about(p Packet, m *Message, why *Error) []Output {
 	copy(why.Header[:], p.Payload[4:])
 	why.Session, why.MRI = m.Session, m.MRI
-	return e.refuse(p, why)
+	if why.Code == codeMRI {
+		why.withObject(4, appendObject(nil, objMRI, m.MRI.append(nil)))
+	}
+	return e.refuse(p, m, why)
 }
 
-// refuse tells a sender of an error, in no more bytes than came.
-func (e *Endpoint) refuse(p Packet, why *Error) []Output {
+// refuse tells a sender of an error.
+func (e *Endpoint) refuse(p Packet, about *Message, why *Error) []Output {
 	if e.config.Initiates {
 		return nil
 	}
-	m := &Message{
-		Hops: DefaultHops, NSLPID: NSLPID, Type: ErrorMessage, Source: true, Error: why,
-		NLI: &NLI{Peer: e.config.Peer, TTL: 64, Valid: validity, Address: p.From.Addr()},
-	}
-	return e.bounded(p, m)
+	why.QMode = about.QMode
+	return e.bounded(p, about, &Message{
+		Hops: DefaultHops, Type: ErrorMessage, Source: true, Error: why, // of no NSLP (§5.6)
+		NLI: &NLI{Peer: e.config.Peer, TTL: 64, Valid: validity, Address: p.From.Addr()}, // send says which
+	})
 }
 
-// bounded sends an answer, unless it is longer than what it answers.
-func (e *Endpoint) bounded(p Packet, m *Message) []Output {
-	if m.length() > len(p.Payload) {
+// sender is whom an answer to a message is for (§5.6): who says in it that he sent it, at
+// the port from which it came. What he says is no address where it says to be that of the
+// packet, and is not. Answers leave the machine: whoever sends a message chooses no service
+// on it.
+func (e *Endpoint) sender(p Packet, m *Message) (to netip.AddrPort, ok bool) {
+	a := p.From.Addr()
+	switch {
+	case m.NLI != nil && !m.Source:
+		a = m.NLI.Address
+	case m.NLI == nil && !m.Source:
+		return to, false
+	}
+	return netip.AddrPortFrom(a, p.From.Port()), a.IsGlobalUnicast() && e.config.Source(a) != a
+}
+
+// credit is how many octets came from an address, and were not answered with as many.
+type credit struct {
+	of     netip.Addr
+	octets int
+}
+
+// bounded sends an answer, unless more octets would go to an address than came from it. A
+// message too short to be answered is when it comes again, unless others came between that
+// took the address's place.
+func (e *Endpoint) bounded(p Packet, about, m *Message) []Output {
+	to, ok := e.sender(p, about)
+	if !ok {
 		return nil
 	}
-	return e.send(p.From, m)
+	m.NAT = about.NAT // it says to a NAT what is to be translated back (§7.2.3)
+	place := sha256.Sum256(append(to.Addr().AsSlice(), e.secret...))
+	c := &e.credits[place[0]]
+	if c.of != to.Addr() {
+		*c = credit{of: to.Addr()}
+	}
+	c.octets = min(c.octets+len(p.Payload), MaxMessage)
+	if m.length() > c.octets {
+		return nil
+	}
+	c.octets -= m.length()
+	return e.send(to, m)
 }
 
 // query answers with a cookie, and keeps nothing.
@@ -92,10 +131,11 @@ func (e *Endpoint) query(now time.Time, p Packet, m *Message, k Key) []Output {
 	if e.config.Initiates || m.MRI.Upstream || p.To.Addr() != m.MRI.Destination {
 		return nil
 	}
+	to, _ := e.sender(p, m)
 	a := e.message(Response, k, true, DefaultHops, nil)
 	a.Reply, a.QueryCookie = true, m.QueryCookie
-	a.ResponderCookie = e.cookie(k, m.NLI.Peer, p.From, slot(now))
-	return e.bounded(p, a)
+	a.ResponderCookie = e.cookie(k, m.NLI.Peer, to, slot(now))
+	return e.bounded(p, m, a)
 }
 
 // slot is the time in which a cookie is made; it holds in the next one, too.
@@ -112,18 +152,27 @@ func (e *Endpoint) cookie(k Key, peer string, from netip.AddrPort, slot int64) [
 	return h.Sum(nil)[:16]
 }
 
-// response finds the next node.
+// response finds the next node. It may be to any Query that was sent, and come late.
 func (e *Endpoint) response(now time.Time, p Packet, m *Message, k Key) (out []Output) {
 	r := e.routes[k]
-	if r == nil || r.down.phase != asking || !hmac.Equal(m.QueryCookie, r.down.cookie) || !m.MRI.Upstream {
+	if r == nil || !m.MRI.Upstream {
 		return nil
 	}
 	d := &r.down
-	peer := Peer{Identity: m.NLI.Peer, Address: p.From, RTT: now.Sub(d.asked)}
+	at := slices.IndexFunc(d.asked, func(q question) bool { return q.cookie != nil && hmac.Equal(m.QueryCookie, q.cookie) })
+	if at < 0 {
+		return nil
+	}
+	asked := d.asked[at].at
+	peer := Peer{Identity: m.NLI.Peer, Address: p.From, RTT: now.Sub(asked)}
+	if d.phase == known && asked.Before(d.found) && d.peer.Identity != peer.Identity {
+		return nil // the route has changed since
+	}
+	d.asked[at].cookie = nil // it is answered once
 	if d.peer.Identity != "" && d.peer.Identity != peer.Identity {
 		out = append(out, Output{Changed: &k})
 	}
-	d.phase, d.peer = known, peer
+	d.phase, d.peer, d.found = known, peer, asked
 	d.until, d.fresh = now.Add(min(m.NLI.Valid, validity)), now.Add(fresh)
 	queue := d.queue
 	d.queue = nil
@@ -156,7 +205,7 @@ func (e *Endpoint) confirm(now time.Time, p Packet, m *Message, k Key) []Output 
 		ok = ok || hmac.Equal(m.ResponderCookie, e.cookie(k, m.NLI.Peer, p.From, s))
 	}
 	if !ok {
-		return e.about(p, m, protocolError(codeObjectValue, 4))
+		return nil // an Error would go to whom a forger names (§8.5)
 	}
 	r, err := e.route(k)
 	if err != nil {
@@ -185,7 +234,7 @@ func (e *Endpoint) received(now time.Time, p Packet, m *Message, k Key) []Output
 }
 
 // told takes an error up, from the next node of the session that it is about.
-func (e *Endpoint) told(m *Message) []Output {
+func (e *Endpoint) told(now time.Time, m *Message) []Output {
 	if m.Error.Session == nil || m.Error.MRI == nil || m.NLI == nil {
 		return nil
 	}
@@ -197,6 +246,9 @@ func (e *Endpoint) told(m *Message) []Output {
 	if m.Error.Code == codeNoState && r.down.peer.Identity == m.NLI.Peer {
 		r.down.phase = idle // it has begun anew: what is sent next asks again
 		return nil
+	}
+	if c := m.Error.Code; r.down.phase == asking && (c == codeEndpoint || c == codeNSLPID) {
+		return e.isLast(now, k, r)
 	}
 	return []Output{{Failed: &Failure{Key: k, Error: m.Error}}}
 }

@@ -2,6 +2,7 @@ package nslp
 
 import (
 	"io"
+	"strings"
 	"time"
 
 	"github.com/onpath/onpath/signal/gist"
@@ -9,14 +10,22 @@ import (
 
 // How long a node waits for what lies behind it, and remembers what it answered.
 const (
-	patience = 8 * time.Second
-	memory   = 20 * time.Second
+	// A node waits so long, and each node before it a little longer, as far as that may be: so
+	// its answer that nothing came still finds them waiting. A decision takes no longer.
+	leastPatience = 8 * time.Second
+	mostPatience  = 10 * time.Second
+	lessPatience  = 250 * time.Millisecond // of the next node
+	memory        = 20 * time.Second
 	// maxSessions bounds what authenticated requests occupy.
 	maxSessions = 1024
 	maxNonces   = 16384
 	// Keys that are no tenant's cost nothing to make: they occupy at most a half of each.
 	strangersPart = 2
 )
+
+// NoAnswer begins the status of a response that lacks what lies behind some node. Another
+// response may follow, that has more.
+const NoAnswer = "no answer from behind "
 
 // Output is one thing to do: one field is set.
 type Output struct {
@@ -110,10 +119,10 @@ func (n *Node) Tick(now time.Time) []Output {
 			delete(n.sessions, k)
 		default:
 			if s.behind == nil {
-				s.behind = &Message{Type: Response, Nonce: s.request.Nonce, Status: "no answer from behind " + n.name}
+				s.behind = &Message{Type: Response, Nonce: s.request.Nonce, Status: NoAnswer + n.name}
 			}
 			if s.entry == nil {
-				s.entry = &Entry{State: Refused, Reason: "Undecided", Words: "the node did not decide in time"}
+				s.entry = &Entry{State: Refused, Reason: "Undecided", Words: "the node had not decided in time: a PROBE tells what it did"}
 			}
 			out = append(out, n.conclude(now, k, s)...)
 		}
@@ -163,7 +172,7 @@ func (n *Node) request(now time.Time, d *gist.Delivery) []Output {
 	if r := n.trust(now, m); r != nil {
 		return append(refuse(r), Output{Ask: &Ask{Message: m, Refused: r}}) // for the event
 	}
-	s := &session{request: m, payload: d.Payload, hops: d.Hops, until: now.Add(patience), stranger: n.nonces[m.Nonce].stranger}
+	s := &session{request: m, payload: d.Payload, hops: d.Hops, until: now.Add(patience(d.Hops)), stranger: n.nonces[m.Nonce].stranger}
 	n.sessions[d.Key] = s
 	out := []Output{}
 	if m.Type == Trigger { // for who is the last one
@@ -173,6 +182,12 @@ func (n *Node) request(now time.Time, d *gist.Delivery) []Output {
 		out = append(out, Output{Ask: s.ask})
 	}
 	return append(out, n.down(now, d.Key, s)...)
+}
+
+// patience is how long a node waits, by the hops that a request has left.
+func patience(hops uint8) time.Duration {
+	passed := time.Duration(gist.DefaultHops - 1 - min(hops, gist.DefaultHops-1))
+	return max(mostPatience-passed*lessPatience, leastPatience)
 }
 
 // trust is what a request must have before anything is kept for it.
@@ -283,7 +298,7 @@ func (n *Node) turn(now time.Time, k gist.Key, s *session) []Output {
 		return n.conclude(now, k, s)
 	}
 	b := &session{
-		request: m, payload: s.request.Wrapped, hops: gist.DefaultHops, until: s.until, of: &k, stranger: n.nonces[m.Nonce].stranger,
+		request: m, payload: s.request.Wrapped, hops: s.hops, until: s.until, of: &k, stranger: n.nonces[m.Nonce].stranger,
 	}
 	n.sessions[back], s.back, s.ask = b, &back, &Ask{Key: k, Message: m}
 	return append([]Output{{Ask: s.ask}}, n.down(now, back, b)...)
@@ -291,13 +306,15 @@ func (n *Node) turn(now time.Time, k gist.Key, s *session) []Output {
 
 // response takes what comes back from the node behind.
 func (n *Node) response(now time.Time, d *gist.Delivery) []Output {
-	s, m := n.sessions[d.Key], (*Message)(nil)
-	if s != nil && s.behind == nil {
-		m, _ = Parse(d.Payload)
-	}
-	if m == nil || m.Type != Response || m.Nonce != s.request.Nonce {
+	s := n.sessions[d.Key]
+	if s == nil {
 		return nil
 	}
+	m, err := Parse(d.Payload)
+	if err != nil || m.Type != Response || m.Nonce != s.request.Nonce || !s.wants(m) {
+		return nil
+	}
+	s.answer = nil // if there was one, this one has more
 	s.behind = m
 	if peer, ok := n.gist.Next(d.Key); ok && len(m.Stack) > 0 {
 		m.Stack[0].RTT, m.Stack[0].Address = peer.RTT, peer.Address.Addr()
@@ -308,9 +325,24 @@ func (n *Node) response(now time.Time, d *gist.Delivery) []Output {
 	return n.conclude(now, d.Key, s)
 }
 
+// wants reports whether a response says more than what came before. Each has more entries, so
+// that they come to an end.
+func (s *session) wants(m *Message) bool {
+	return s.behind == nil || strings.HasPrefix(s.behind.Status, NoAnswer) && count(m.Stack) > count(s.behind.Stack)
+}
+
+// count is how many entries a stack has, with those of the way back.
+func count(stack []Entry) (n int) {
+	for i := range stack {
+		n += 1 + count(stack[i].Back)
+	}
+	return n
+}
+
 // returned hands a session back's answer to the TRIGGER's.
 func (n *Node) returned(now time.Time, b *session) []Output {
 	if s := n.sessions[*b.of]; s != nil {
+		s.answer = nil
 		return n.conclude(now, *b.of, s)
 	}
 	return nil
@@ -340,12 +372,14 @@ func (n *Node) conclude(now time.Time, k gist.Key, s *session) []Output {
 	e := *s.entry
 	status := s.behind.Status
 	if s.back != nil {
-		b := n.sessions[*s.back]
-		if b != nil && b.behind == nil && now.Before(s.until) {
-			return nil
-		}
-		if b != nil && b.behind != nil {
+		switch b := n.sessions[*s.back]; {
+		case b == nil:
+		case b.behind != nil:
 			e.Back, status = b.behind.Stack, b.behind.Status
+		case now.Before(s.until):
+			return nil
+		default:
+			status = NoAnswer + n.name
 		}
 	}
 	e.Node = n.name

@@ -28,7 +28,12 @@ type simulation struct {
 	routes [2][]netip.Addr
 	route  int
 	loss   float64
-	silent bool // the user's machine sends no ICMP errors
+	silent bool          // the user's machine sends no ICMP errors
+	delay  time.Duration // of each datagram, beside what is random
+	// timeout is a request's.
+	timeout time.Duration
+	// mute, if not nil, is a machine at the user's end that speaks GIST and nothing else.
+	mute *gist.Endpoint
 	// The requester; requesting is nil if none is at work.
 	requesting *Requester
 	// alter, if not nil, changes a request after it was signed.
@@ -84,7 +89,7 @@ func (b bytesOf) Read(p []byte) (int, error) {
 }
 
 func newSimulation(t *testing.T, seed uint64) *simulation {
-	s := &simulation{t: t, random: rand.New(rand.NewPCG(seed, 24)), now: now, nodes: map[netip.Addr]*simulated{}}
+	s := &simulation{t: t, random: rand.New(rand.NewPCG(seed, 24)), now: now, nodes: map[netip.Addr]*simulated{}, timeout: 15 * time.Second}
 	s.loss, s.silent = s.random.Float64()*0.3, s.random.IntN(3) == 0
 	count := 1 + s.random.IntN(5)
 	var all []netip.Addr
@@ -166,7 +171,7 @@ func (s *simulation) send(from netip.Addr, list []gist.Datagram) {
 			copies = 2
 		}
 		for range copies {
-			s.after(time.Duration(1+s.random.IntN(40))*time.Millisecond, func() { s.arrive(from, d) })
+			s.after(s.delay+time.Duration(1+s.random.IntN(40))*time.Millisecond, func() { s.arrive(from, d) })
 		}
 	}
 }
@@ -207,10 +212,18 @@ func (s *simulation) query(from netip.Addr, p gist.Packet) {
 		n.out(n.node.Receive(s.now, p))
 		return
 	}
+	if s.mute != nil {
+		for _, o := range s.mute.Receive(s.now, p) {
+			if o.Send != nil {
+				s.send(simUser, []gist.Datagram{*o.Send})
+			}
+		}
+		return
+	}
 	if s.silent || s.random.Float64() < s.loss {
 		return
 	}
-	s.after(time.Millisecond, func() {
+	s.after(s.delay+time.Millisecond, func() {
 		if n := s.nodes[from]; n != nil {
 			n.out(n.node.Unreachable(s.now, p))
 		} else if s.requesting != nil {
@@ -288,13 +301,13 @@ func (s *simulation) request(m *Message) (*Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, out, err := NewRequester(s.now, g, gist.Key{Flow: gist.Toward(simPublisher, simUser), Session: session}, m, 15*time.Second)
+	r, out, err := NewRequester(s.now, g, gist.Key{Flow: gist.Toward(simPublisher, simUser), Session: session}, m, s.timeout)
 	if err != nil {
 		return nil, err
 	}
 	s.requesting = r
 	s.send(simPublisher, out)
-	s.until(s.now.Add(20*time.Second), func() bool { return r.Response != nil || r.Err != nil })
+	s.until(s.now.Add(s.timeout+5*time.Second), func() bool { return r.Response != nil || r.Err != nil })
 	s.requesting = nil
 	return r.Response, r.Err
 }
