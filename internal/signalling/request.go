@@ -28,15 +28,22 @@ type Options struct {
 
 // Request signs a request, sends it toward an address, and waits for the stack of answers.
 func Request(ctx context.Context, m *nslp.Message, o Options) (*nslp.Message, error) {
-	signed, err := sign(m, o)
-	if err != nil {
-		return nil, err
-	}
-	return Send(ctx, signed, o)
+	return withSocket(o, func(sock *Socket, f nslp.Flow) (*nslp.Message, error) {
+		signed, err := sign(m, o, f)
+		if err != nil {
+			return nil, err
+		}
+		return send(ctx, sock, f, signed, o)
+	})
 }
 
 // Send sends a request that is signed, and waits for the stack of answers.
 func Send(ctx context.Context, m *nslp.Message, o Options) (*nslp.Message, error) {
+	return withSocket(o, func(sock *Socket, f nslp.Flow) (*nslp.Message, error) { return send(ctx, sock, f, m, o) })
+}
+
+// withSocket opens one for the flow along which a request goes.
+func withSocket(o Options, do func(*Socket, nslp.Flow) (*nslp.Message, error)) (*nslp.Message, error) {
 	sock, err := Open(0)
 	if err != nil {
 		return nil, err
@@ -49,23 +56,22 @@ func Send(ctx context.Context, m *nslp.Message, o Options) (*nslp.Message, error
 	if !from.IsValid() || from.Is4() != o.Toward.Is4() {
 		return nil, fmt.Errorf("this machine has no route to %s", o.Toward)
 	}
+	return do(sock, nslp.Flow{Source: from, Destination: o.Toward})
+}
+
+func send(ctx context.Context, sock *Socket, f nslp.Flow, m *nslp.Message, o Options) (*nslp.Message, error) {
 	var session gist.SessionID
 	if _, err := rand.Read(session[:]); err != nil {
 		return nil, err
 	}
 	g, err := gist.New(gist.Config{
 		Peer: "requester-" + hex.EncodeToString(session[:4]), Random: rand.Reader, Initiates: true,
-		Source: func(to netip.Addr) netip.Addr {
-			if to == o.Toward {
-				return from
-			}
-			return sock.Source(to)
-		},
+		Source: func(netip.Addr) netip.Addr { return f.Source }, // the first node believes no other
 	})
 	if err != nil {
 		return nil, err
 	}
-	k := gist.Key{Flow: gist.Toward(from, o.Toward), Session: session}
+	k := gist.Key{Flow: gist.Toward(f.Source, f.Destination), Session: session}
 	r, out, err := nslp.NewRequester(time.Now(), g, k, m, o.Timeout)
 	if err != nil {
 		return nil, err
@@ -73,10 +79,15 @@ func Send(ctx context.Context, m *nslp.Message, o Options) (*nslp.Message, error
 	return run(ctx, sock, r, out)
 }
 
-func sign(m *nslp.Message, o Options) (*nslp.Message, error) {
+// sign signs a request for a flow. One that is sent back goes the other way.
+func sign(m *nslp.Message, o Options, f nslp.Flow) (*nslp.Message, error) {
 	var nonce, outer nslp.Nonce
 	if _, err := rand.Read(nonce[:]); err != nil {
 		return nil, err
+	}
+	m.Flow = f
+	if o.Wrap {
+		m.Flow = f.Inverted()
 	}
 	m.Sign(o.Key, time.Now(), nonce)
 	if !o.Wrap {
@@ -85,7 +96,7 @@ func sign(m *nslp.Message, o Options) (*nslp.Message, error) {
 	if _, err := rand.Read(outer[:]); err != nil {
 		return nil, err
 	}
-	t := &nslp.Message{Type: nslp.Trigger, Wrapped: m.Append(nil)}
+	t := &nslp.Message{Type: nslp.Trigger, Wrapped: m.Append(nil), Flow: f}
 	t.Sign(o.Key, time.Now(), outer)
 	return t, nil
 }

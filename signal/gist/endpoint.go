@@ -56,7 +56,8 @@ type Datagram struct {
 // Delivery is a payload for the signalling application.
 type Delivery struct {
 	Key
-	Upstream bool // it came from the node that is nearer to the flow's source
+	Upstream bool       // it came from the node that is nearer to the flow's source
+	From     netip.Addr // the node's
 	Hops     uint8
 	Payload  []byte
 }

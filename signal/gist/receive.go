@@ -216,7 +216,7 @@ func (e *Endpoint) confirm(now time.Time, p Packet, m *Message, k Key) []Output 
 	if m.Payload == nil {
 		return nil
 	}
-	return []Output{{Deliver: &Delivery{Key: k, Upstream: true, Hops: m.Hops - 1, Payload: m.Payload}}}
+	return []Output{{Deliver: &Delivery{Key: k, Upstream: true, From: p.From.Addr(), Hops: m.Hops - 1, Payload: m.Payload}}}
 }
 
 // received delivers what a known neighbour sends.
@@ -226,9 +226,9 @@ func (e *Endpoint) received(now time.Time, p Packet, m *Message, k Key) []Output
 	case r == nil:
 	case !m.MRI.Upstream && r.up.peer.Address == p.From && !now.After(r.up.until):
 		r.up.until = now.Add(validity)
-		return []Output{{Deliver: &Delivery{Key: k, Upstream: true, Hops: m.Hops - 1, Payload: m.Payload}}}
+		return []Output{{Deliver: &Delivery{Key: k, Upstream: true, From: p.From.Addr(), Hops: m.Hops - 1, Payload: m.Payload}}}
 	case m.MRI.Upstream && r.down.phase == known && r.down.peer.Address == p.From:
-		return []Output{{Deliver: &Delivery{Key: k, Hops: m.Hops - 1, Payload: m.Payload}}}
+		return []Output{{Deliver: &Delivery{Key: k, From: p.From.Addr(), Hops: m.Hops - 1, Payload: m.Payload}}}
 	}
 	return e.about(p, m, protocolError(codeNoState, 0))
 }

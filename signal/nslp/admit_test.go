@@ -181,9 +181,9 @@ func TestStrangersLeaveRoom(t *testing.T) {
 	n := s.nodes[s.addresses()[0]].node
 	stranger := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{1}, 32))
 	took := func(key ed25519.PrivateKey, i int) *Refusal {
-		m := &Message{Type: Probe}
+		m := &Message{Type: Probe, Flow: Flow{simPublisher, simUser}}
 		m.Sign(key, now, Nonce{byte(i), byte(i >> 8), byte(i >> 16), 1})
-		return n.trust(now, m)
+		return n.trust(now, m, gist.Toward(simPublisher, simUser))
 	}
 	taken := 0
 	for taken < maxNonces && took(stranger, taken) == nil {
@@ -217,6 +217,7 @@ func TestLateAnswer(t *testing.T) {
 	k := gist.Key{Flow: gist.Toward(simPublisher, simUser), Session: gist.SessionID{1}}
 	var asked []*Ask
 	for i, m := range []*Message{simSetup(), {Type: Remove, Module: "m"}} {
+		m.Flow = Flow{simPublisher, simUser}
 		m.Sign(simKey, now, Nonce{byte(i)})
 		for _, o := range n.request(now, &gist.Delivery{Key: k, Upstream: true, Hops: 3, Payload: m.Append(nil)}) {
 			if o.Ask != nil {
@@ -307,5 +308,78 @@ func TestKeepFirst(t *testing.T) {
 	g.Plan.Spec.Share = 0.05
 	if keep, gone := g.Keep(); len(keep) != 2 || len(gone) != 3 || keep[1].Module != "voice1" {
 		t.Errorf("kept %v, gone %v", keep, gone)
+	}
+}
+
+// TestPlayedElsewhere: a request that somebody has recorded is refused, each time with its
+// reason, wherever it does not come as it was signed.
+func TestPlayedElsewhere(t *testing.T) {
+	other := netip.MustParseAddr("10.1.0.12")
+	own := gist.Toward(simPublisher, simUser)
+	ported := own
+	ported.HasProtocol, ported.Protocol, ported.HasDestinationPort, ported.DestinationPort = true, 17, true, 5060
+	wide := own
+	wide.SourceBits = 24
+	for what, c := range map[string]struct {
+		reason string
+		flow   gist.MRI
+		from   netip.Addr
+		hops   uint8
+		with   func(n *Node, m *Message) time.Duration // and how much later
+	}{
+		"as it was signed":           {"", own, simPublisher, 31, nil},
+		"from the node before":       {"", own, netip.MustParseAddr("10.20.0.1"), 30, nil},
+		"toward another user":        {"WrongFlow", gist.Toward(simPublisher, other), simPublisher, 31, nil},
+		"from another publisher":     {"WrongFlow", gist.Toward(other, simUser), other, 31, nil},
+		"on the way back":            {"WrongFlow", gist.Toward(simUser, simPublisher), simUser, 31, nil},
+		"for one port of the flow":   {"WrongFlow", ported, simPublisher, 31, nil},
+		"for a network":              {"WrongFlow", wide, simPublisher, 31, nil},
+		"by whom the flow is not of": {"WrongFlow", own, other, 31, nil},
+		"with another flow in it": {"WrongSignature", gist.Toward(simPublisher, other), simPublisher, 31,
+			func(_ *Node, m *Message) time.Duration { m.Flow.Destination = other; return 0 }},
+		"with another port": {"WrongSignature", own, simPublisher, 31, func(_ *Node, m *Message) time.Duration { m.FilterPort = 80; return 0 }},
+		"without its flow":  {"OldFormat", own, simPublisher, 31, func(_ *Node, m *Message) time.Duration { m.Flow = Flow{}; m.Sign(simKey, now, m.Nonce); return 0 }},
+		"later":             {"OldTime", own, simPublisher, 31, func(*Node, *Message) time.Duration { return MaxAge + time.Second }},
+		"twice": {"Replayed", own, simPublisher, 31, func(n *Node, m *Message) time.Duration {
+			n.request(now, &gist.Delivery{Key: gist.Key{Flow: own}, Upstream: true, From: simPublisher, Hops: 31, Payload: m.Append(nil)})
+			return 0
+		}},
+	} {
+		n := far(t, 1, 0).nodes[netip.MustParseAddr("10.20.0.1")].node
+		m := simSetup()
+		m.Flow = Flow{simPublisher, simUser}
+		m.Sign(simKey, now, Nonce{1})
+		var later time.Duration
+		if c.with != nil {
+			later = c.with(n, m)
+		}
+		reason := "nothing is asked"
+		for _, o := range n.request(now.Add(later), &gist.Delivery{
+			Key: gist.Key{Flow: c.flow, Session: gist.SessionID{1}}, Upstream: true, From: c.from, Hops: c.hops, Payload: m.Append(nil)}) {
+			if o.Ask != nil && o.Ask.Refused != nil {
+				reason = o.Ask.Refused.Reason
+			} else if o.Ask != nil {
+				reason = ""
+			}
+		}
+		if reason != c.reason {
+			t.Errorf("%s: reason %q, want %q", what, reason, c.reason)
+		}
+	}
+}
+
+// TestOtherFormats: a node says so to whoever sends a request of a form that it does not know.
+func TestOtherFormats(t *testing.T) {
+	for what, change := range map[string]func([]byte) []byte{
+		"a later version": func(b []byte) []byte { b[0] = 9; return b },
+		"another type":    func(b []byte) []byte { b[1] = 9; return b },
+		"a later field":   func(b []byte) []byte { return appendField(b, 999, []byte("what?")) },
+	} {
+		s := far(t, 1, 0)
+		s.payload = change
+		r, err := s.request(simSetup())
+		if err != nil || len(r.Stack) != 1 || r.Stack[0].Reason != "UnknownFormat" || len(s.nodes[s.routes[0][0]].held) != 0 {
+			t.Errorf("%s: %+v, %v", what, r, err)
+		}
 	}
 }

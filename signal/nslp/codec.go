@@ -16,6 +16,9 @@ const MaxLength = 1060
 // tagModule is the module's name, which stands in the first line of the text form.
 const tagModule = 0
 
+// tagNonce is where the nonce is, in each version.
+const tagNonce = 16
+
 // Append appends the binary form: version, type, two octets of zero, then fields of tag,
 // length and value, each padded to whole words.
 func (m *Message) Append(b []byte) []byte {
@@ -56,6 +59,26 @@ func Parse(b []byte) (*Message, error) {
 		return nil, err
 	}
 	return m, m.check()
+}
+
+// nonceOf finds the nonce of a request whose form is not known: one of another version, or
+// with other fields.
+func nonceOf(b []byte) (n Nonce, ok bool) {
+	if len(b) < 4 || Type(b[1]) == Response {
+		return n, false
+	}
+	for b = b[4:]; len(b) >= 4; {
+		tag, size := binary.BigEndian.Uint16(b), int(binary.BigEndian.Uint16(b[2:]))
+		padded := 4 + (size+3)&^3
+		switch {
+		case len(b) < padded:
+			return n, false
+		case tag == tagNonce && size == len(n):
+			return Nonce(b[4 : 4+size]), true
+		}
+		b = b[padded:]
+	}
+	return n, false
 }
 
 // parseFields reads fields, which stand in the order of their tags.

@@ -35,8 +35,9 @@ func samples() []*Message {
 		FilterTo: []netip.Prefix{netip.MustParsePrefix("10.9.0.2/32"), netip.MustParsePrefix("2001:db8::/32")}, Properties: []string{"a=b", "c=d%;,e"},
 		TTL: time.Minute, User: "jané doe", URL: "http://10.0.0.1/m.wasm", Hash: HashOf([]byte("m")), Password: " x ",
 	}
+	setup.Flow = Flow{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8:9::2")}
 	setup.Sign(key, now, Nonce{1})
-	probe := &Message{Type: Probe}
+	probe := &Message{Type: Probe, Flow: Flow{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")}}
 	probe.Sign(key, now, Nonce{2})
 	trigger := &Message{Type: Trigger, Wrapped: probe.Append(nil)}
 	trigger.Sign(key, now, Nonce{3})
@@ -104,7 +105,11 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := Parse(b)
 		if err != nil {
+			_, _ = nonceOf(b)
 			return
+		}
+		if n, ok := nonceOf(b); m.Type != Response && (ok != (m.Nonce != Nonce{}) || n != m.Nonce) {
+			t.Fatalf("nonce %x, %t; want %x", n, ok, m.Nonce)
 		}
 		if !bytes.Equal(m.Append(nil), b) {
 			t.Fatalf("%x\n%x", m.Append(nil), b)

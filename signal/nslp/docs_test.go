@@ -16,7 +16,7 @@ const docs = "../../docs/signalling.md"
 
 // exampleMessages are those of the page, each with what stands before it.
 func exampleMessages() (out []*Message) {
-	probe := &Message{Type: Probe}
+	probe := &Message{Type: Probe, Flow: samples()[1].Flow}
 	probe.Sign(key, now, Nonce{1})
 	response := &Message{Type: Response, Nonce: Nonce{1}, Stack: []Entry{samples()[3].Stack[0]}}
 	return []*Message{probe, response}

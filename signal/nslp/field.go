@@ -49,10 +49,11 @@ func (m *Message) fields() []field {
 		{13, "wrapped", raw{&m.Wrapped}},
 		{14, "key", raw{&m.Key}},
 		{15, "time", instant{&m.Time}},
-		{16, "nonce", nonce{&m.Nonce}},
+		{tagNonce, "nonce", nonce{&m.Nonce}},
 		{17, "status", str{&m.Status}},
 		{18, "stack", entries{&m.Stack}},
 		{19, "signature", raw{&m.Signature}},
+		{20, "flow", flow{&m.Flow}},
 	}
 }
 
@@ -437,6 +438,42 @@ func (v nonce) setText(s string) error {
 		return err
 	}
 	return v.setBytes(b)
+}
+
+// flow is two addresses, in text with a space between.
+type flow struct{ p *Flow }
+
+func (v flow) bytes() []byte { return append(v.p.Source.AsSlice(), v.p.Destination.AsSlice()...) }
+
+func (v flow) setBytes(b []byte) error {
+	from, ok := netip.AddrFromSlice(b[:len(b)/2])
+	to, fine := netip.AddrFromSlice(b[len(b)/2:])
+	if !ok || !fine || from.Is4In6() || to.Is4In6() || from.Is4() != to.Is4() {
+		return errValue
+	}
+	*v.p = Flow{from, to}
+	return nil
+}
+
+func (v flow) text() string {
+	if *v.p == (Flow{}) {
+		return ""
+	}
+	return v.p.Source.String() + " " + v.p.Destination.String()
+}
+
+func (v flow) setText(s string) error {
+	if s == "" {
+		return nil
+	}
+	from, to, _ := strings.Cut(s, " ")
+	var f Flow
+	if (address{&f.Source}).setText(from) != nil || (address{&f.Destination}).setText(to) != nil || f.Source.Is4() != f.Destination.Is4() ||
+		!f.Source.IsValid() || !f.Destination.IsValid() {
+		return errValue
+	}
+	*v.p = f
+	return nil
 }
 
 // entries are a stack, in text with a semicolon between the fields of an entry.

@@ -35,6 +35,15 @@ func (t Type) String() string {
 // Nonce makes each request another one; the response has it, too.
 type Nonce [16]byte
 
+// Flow is where a request begins and toward where it goes.
+type Flow struct{ Source, Destination netip.Addr }
+
+// String is the form that people read.
+func (f Flow) String() string { return f.Source.String() + " to " + f.Destination.String() }
+
+// Inverted is the way back.
+func (f Flow) Inverted() Flow { return Flow{f.Destination, f.Source} }
+
 // Message is a request, or the response to one. Absent fields are zero.
 type Message struct {
 	Type Type
@@ -73,6 +82,8 @@ type Message struct {
 	Time      time.Time
 	Nonce     Nonce
 	Signature []byte
+	// Flow is along which way the request goes: it is signed for this one alone.
+	Flow Flow
 
 	// Status is why a request failed as a whole; of responses.
 	Status string

@@ -1,6 +1,7 @@
 package nslp
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"time"
@@ -159,18 +160,21 @@ func (n *Node) follow(now time.Time, in []gist.Output) (out []Output) {
 // request takes a request from the node before.
 func (n *Node) request(now time.Time, d *gist.Delivery) []Output {
 	m, err := Parse(d.Payload)
-	if err != nil || m.Type == Response {
+	if err != nil {
+		return n.unknown(now, d, err)
+	}
+	if m.Type == Response {
 		return nil
 	}
 	if s := n.sessions[d.Key]; s != nil && s.request.Nonce == m.Nonce {
 		return n.repeat(now, d.Key, s)
 	}
-	refuse := func(r *Refusal) []Output {
-		return n.up(now, d.Key, &Message{Type: Response, Nonce: m.Nonce, Status: r.Reason, Stack: []Entry{
-			{Node: n.name, State: Refused, Reason: r.Reason, Words: r.Words}}})
+	r := m.along(d)
+	if r == nil {
+		r = n.trust(now, m, d.Key.Flow)
 	}
-	if r := n.trust(now, m); r != nil {
-		return append(refuse(r), Output{Ask: &Ask{Message: m, Refused: r}}) // for the event
+	if r != nil {
+		return append(n.refuse(now, d.Key, m.Nonce, r), Output{Ask: &Ask{Message: m, Refused: r}}) // for the event
 	}
 	s := &session{request: m, payload: d.Payload, hops: d.Hops, until: now.Add(patience(d.Hops)), stranger: n.nonces[m.Nonce].stranger}
 	n.sessions[d.Key] = s
@@ -184,6 +188,29 @@ func (n *Node) request(now time.Time, d *gist.Delivery) []Output {
 	return append(out, n.down(now, d.Key, s)...)
 }
 
+// refuse answers a request of which nothing is kept.
+func (n *Node) refuse(now time.Time, k gist.Key, x Nonce, r *Refusal) []Output {
+	return n.up(now, k, &Message{Type: Response, Nonce: x, Status: r.Reason, Stack: []Entry{
+		{Node: n.name, State: Refused, Reason: r.Reason, Words: r.Words}}})
+}
+
+// unknown answers a request that cannot be read, as one of a later version.
+func (n *Node) unknown(now time.Time, d *gist.Delivery, err error) []Output {
+	x, ok := nonceOf(d.Payload)
+	if !ok {
+		return nil
+	}
+	return n.refuse(now, d.Key, x, &Refusal{"UnknownFormat", fmt.Sprintf("this node cannot read the request: %v", err)})
+}
+
+// along says whether a request that has passed no node comes from where its flow begins.
+func (m *Message) along(d *gist.Delivery) *Refusal {
+	if d.Hops >= gist.DefaultHops-1 && d.From != d.Key.Flow.Source {
+		return &Refusal{"WrongFlow", fmt.Sprintf("the request comes from %s, and its flow from %s", d.From, d.Key.Flow.Source)}
+	}
+	return nil
+}
+
 // patience is how long a node waits, by the hops that a request has left.
 func patience(hops uint8) time.Duration {
 	passed := time.Duration(gist.DefaultHops - 1 - min(hops, gist.DefaultHops-1))
@@ -192,9 +219,16 @@ func patience(hops uint8) time.Duration {
 
 // trust is what a request must have before anything is kept for it.
 // A request that comes again while it is answered does not come here (repeat).
-func (n *Node) trust(now time.Time, m *Message) *Refusal {
+func (n *Node) trust(now time.Time, m *Message, flow gist.MRI) *Refusal {
 	if r := m.Verify(); r != nil {
 		return r
+	}
+	if m.Flow == (Flow{}) {
+		return &Refusal{"OldFormat", "the request does not say for which flow it is signed: send it with a newer onpath"}
+	}
+	if flow != gist.Toward(m.Flow.Source, m.Flow.Destination) {
+		came := Flow{flow.Source, flow.Destination}
+		return &Refusal{"WrongFlow", fmt.Sprintf("the request is signed for all that goes from %s, and came for what goes from %s", m.Flow, came)}
 	}
 	if age := now.Sub(m.Time); age > MaxAge || age < -MaxAge {
 		return &Refusal{"OldTime", "the request's time is too far from the node's clock"}
@@ -285,14 +319,14 @@ func (n *Node) last(now time.Time, k gist.Key, status string) []Output {
 // turn begins, at the last node, the session back toward the requester.
 func (n *Node) turn(now time.Time, k gist.Key, s *session) []Output {
 	m, err := Parse(s.request.Wrapped)
+	flow := gist.Toward(k.Flow.Destination, k.Flow.Source)
 	if err == nil {
 		s.entry = nil
-		if r := n.trust(now, m); r != nil {
+		if r := n.trust(now, m, flow); r != nil {
 			s.entry = &Entry{State: Refused, Reason: r.Reason, Words: r.Words}
 			return n.conclude(now, k, s)
 		}
 	}
-	flow := gist.Toward(k.Flow.Destination, k.Flow.Source)
 	back := gist.Key{Flow: flow}
 	if _, rerr := io.ReadFull(n.random, back.Session[:]); err != nil || rerr != nil {
 		return n.conclude(now, k, s)

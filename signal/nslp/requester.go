@@ -96,7 +96,7 @@ func (r *Requester) Tick(now time.Time) []gist.Datagram {
 	case r.part != nil && !now.Before(earlier(r.enough, r.until)):
 		r.Response = r.part
 	case !now.Before(r.until):
-		r.Err = errors.New("a node on the way takes the request, but no response comes back")
+		r.Err = errors.New("a node on the way takes the request, but no response comes back: its onpath may be too old to read it")
 	case !now.Before(r.again) && r.part == nil:
 		out = append(out, r.send(now)...)
 	}

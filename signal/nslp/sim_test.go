@@ -38,6 +38,8 @@ type simulation struct {
 	requesting *Requester
 	// alter, if not nil, changes a request after it was signed.
 	alter func(*Message)
+	// payload, if not nil, changes a request's octets.
+	payload func([]byte) []byte
 	// session, if not zero, is that of the next requests.
 	session gist.SessionID
 }
@@ -293,6 +295,7 @@ func (s *simulation) request(m *Message) (*Message, error) {
 	if s.session != (gist.SessionID{}) {
 		session = s.session
 	}
+	m.Flow = Flow{simPublisher, simUser}
 	m.Sign(simKey, s.now, nonce)
 	if s.alter != nil {
 		s.alter(m)
@@ -304,6 +307,10 @@ func (s *simulation) request(m *Message) (*Message, error) {
 	r, out, err := NewRequester(s.now, g, gist.Key{Flow: gist.Toward(simPublisher, simUser), Session: session}, m, s.timeout)
 	if err != nil {
 		return nil, err
+	}
+	if s.payload != nil {
+		r = &Requester{gist: g, key: gist.Key{Flow: r.key.Flow}, payload: s.payload(r.payload), nonce: r.nonce, until: r.until, wait: again}
+		out = r.send(s.now)
 	}
 	s.requesting = r
 	s.send(simPublisher, out)

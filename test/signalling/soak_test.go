@@ -76,7 +76,7 @@ func TestHowLong(t *testing.T) {
 	if m := median(probed); m > 500*time.Millisecond {
 		t.Errorf("with ICMP the last node is found after %s", m)
 	}
-	if m := median(silent); m > 2*time.Second {
+	if m := median(silent); m > 4*time.Second { // it waits 3.5 s, as a next node may be that far away
 		t.Errorf("without ICMP the last node is found after %s", m)
 	}
 }

@@ -227,6 +227,7 @@ func (w *world) setup(e ends, name string) *nslp.Message {
 		Type: nslp.Setup, Module: name, FilterPort: 5060, FilterProtocol: "udp", FilterTo: []netip.Prefix{hostPrefix(e.publisher)},
 		Properties: []string{"collector=" + e.publisher.String(), "port=5678"}, TTL: time.Minute,
 		URL: "http://" + netip.AddrPortFrom(e.publisher, 8080).String() + "/module", Hash: nslp.HashOf(w.module),
+		Flow: nslp.Flow{Source: e.publisher, Destination: e.user},
 	}
 }
 
