@@ -190,23 +190,31 @@ func TestOneSender(t *testing.T) {
 	}
 }
 
-// FuzzReceive: whatever comes from an address that no cookie has proved, it is sent no more
-// octets than came, and makes no state.
+// FuzzReceive: whatever comes from an address that no cookie has proved, however often, it is
+// sent no more octets than came, to no other machine than it names, and makes no state.
 func FuzzReceive(f *testing.F) {
-	for _, m := range samples() {
+	query := foreignQuery(4)
+	query.NAT = []byte("nats")
+	for _, m := range append(samples(), foreignQuery(16), query) {
 		f.Add(m.Append(nil))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		e := endpoint(t, "b", "10.0.0.2")
-		sent := 0
-		for _, o := range e.Receive(begin, Packet{From: netip.MustParseAddrPort("10.0.0.1:270"), To: netip.MustParseAddrPort("10.9.0.2:270"), Payload: b}) {
-			if o.Send == nil {
-				t.Fatalf("%+v", o)
+		came, sent := 0, 0
+		for range 3 {
+			came += len(b)
+			for _, o := range e.Receive(begin, Packet{From: netip.MustParseAddrPort("10.0.0.1:270"), To: netip.MustParseAddrPort("10.9.0.2:270"), Payload: b}) {
+				if o.Send == nil {
+					t.Fatalf("%+v", o)
+				}
+				if to := o.Send.To; !to.Addr().IsGlobalUnicast() || to.Addr() == addr("10.0.0.2") || to.Port() != 270 {
+					t.Fatalf("an answer goes to %s", to)
+				}
+				sent += len(o.Send.Payload)
 			}
-			sent += len(o.Send.Payload)
-		}
-		if sent > len(b) || len(e.routes) > 0 {
-			t.Fatalf("%d octets for %d, %d routes", sent, len(b), len(e.routes))
+			if sent > came || len(e.routes) > 0 {
+				t.Fatalf("%d octets for %d, %d routes", sent, came, len(e.routes))
+			}
 		}
 	})
 }

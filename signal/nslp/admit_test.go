@@ -383,3 +383,28 @@ func TestOtherFormats(t *testing.T) {
 		}
 	}
 }
+
+// TestSentBack: what a TRIGGER wraps is signed for the way back.
+func TestSentBack(t *testing.T) {
+	there := Flow{simPublisher, simUser}
+	for reason, f := range map[string]Flow{"": there.Inverted(), "WrongFlow": there} {
+		n := far(t, 1, 0).nodes[netip.MustParseAddr("10.20.0.1")].node
+		wrapped := simSetup()
+		wrapped.Flow = f
+		wrapped.Sign(simKey, now, Nonce{1})
+		m := &Message{Type: Trigger, Wrapped: wrapped.Append(nil), Flow: there}
+		m.Sign(simKey, now, Nonce{2})
+		k := gist.Key{Flow: gist.Toward(simPublisher, simUser), Session: gist.SessionID{1}}
+		n.request(now, &gist.Delivery{Key: k, Upstream: true, From: simPublisher, Hops: 31, Payload: m.Append(nil)})
+		asked := 0
+		for _, o := range n.last(now, k, "") {
+			if o.Ask != nil {
+				asked++
+			}
+		}
+		s := n.sessions[k]
+		if got := s.entry; reason == "" && (asked != 1 || got != nil) || reason != "" && (asked != 0 || got == nil || got.Reason != reason) {
+			t.Errorf("signed for %s: %d requests are sent back, answer %+v, want reason %q", f, asked, got, reason)
+		}
+	}
+}
