@@ -5,12 +5,14 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/events"
 	"github.com/onpath/onpath/plan"
 )
 
@@ -116,12 +118,12 @@ func (c *Controller) take(st *session, n *onpath.Node) {
 	reason, message := c.objection(st, n)
 	if c.missing[onpath.KeyOf(n)] = n; reason != "" {
 		n.Status.Conditions = []onpath.Condition{unaccepted(reason, message, c.o.Clock())}
-		c.tellWaits(n, message)
-		c.kick()
+		tellWaits(c.events, c.log, n, message)
+		c.wake.ring()
 		return
 	}
 	missCloudlet(c.missing, c.mirror, n.Spec.Cloudlet)
-	c.kick()
+	c.wake.ring()
 }
 
 // missCloudlet has a cloudlet made, if there is none.
@@ -136,9 +138,9 @@ func unaccepted(reason, message string, now time.Time) onpath.Condition {
 		Since: now.UTC().Round(0)}
 }
 
-func (c *Controller) tellWaits(n *onpath.Node, message string) {
-	c.tellOf(n, "Waits", "the node waits: "+message)
-	c.log.Warn("a node waits, and keeps what it runs", "node", n.Metadata.Name, "why", message)
+func tellWaits(l *events.Log, log *slog.Logger, n *onpath.Node, message string) {
+	tellNode(l, n, "Waits", "the node waits: "+message)
+	log.Warn("a node waits, and keeps what it runs", "node", n.Metadata.Name, "why", message)
 }
 
 // acceptances are the changes of nodes that wait from now on, for another reason, or no
@@ -164,7 +166,7 @@ func (c *Controller) acceptances() (out []onpath.Change) {
 		if reason != "" {
 			onpath.SetCondition(&next.Status.Conditions, unaccepted(reason, message, c.o.Clock()))
 			next.Status.Ready = false
-			c.tellWaits(n, message)
+			tellWaits(c.events, c.log, n, message)
 		} else {
 			next.Status.Conditions = slices.DeleteFunc(next.Status.Conditions,
 				func(x onpath.Condition) bool { return x.Type == onpath.ConditionAccepted })
@@ -203,8 +205,8 @@ func (c *Controller) AcceptNode(ctx context.Context, name string) error {
 		st.foreign = false
 	}
 	c.mu.Unlock()
-	c.Tell(k, "Accepted", "the operator accepted it: it follows this server's store", false)
-	c.kick()
+	c.events.Tell(k, "Accepted", "the operator accepted it: it follows this server's store", false)
+	c.wake.ring()
 	return nil
 }
 

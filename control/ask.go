@@ -8,7 +8,6 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/control/questions"
-	"github.com/onpath/onpath/plan"
 )
 
 // Trace finds the way of a packet and of its answer.
@@ -42,7 +41,7 @@ func (c *Controller) VerifyChange(ctx context.Context, changes []onpath.Change) 
 	if !questions.Steers(changes) {
 		return nil
 	}
-	before := c.copy()
+	before := c.world().Snapshot
 	return questions.VerifyChange(ctx, c.log, before, changedSnapshot(before, changes))
 }
 
@@ -53,9 +52,6 @@ func verified() []onpath.Kind {
 	kinds := slices.DeleteFunc(onpath.Kinds(), func(k onpath.Kind) bool { return k == onpath.KindChain || k == onpath.KindEvent })
 	return append([]onpath.Kind{onpath.KindChain}, kinds...)
 }
-
-// copy is a snapshot that stays as it is.
-func (c *Controller) copy() *plan.Snapshot { return c.world().Snapshot }
 
 // world is a snapshot that stays as it is, and which nodes have no session.
 func (c *Controller) world() questions.World {

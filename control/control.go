@@ -67,22 +67,20 @@ type Controller struct {
 	o      Options
 	log    *slog.Logger
 	events *events.Log
-	wake   chan struct{}
+	wake   bell
 	loaded chan struct{} // closed once the mirror is filled
 
 	mu       sync.Mutex
 	mirror   *mirror
 	nodes    map[string]*session
 	ids      idStock
-	asides   map[onpath.Key]aside
+	asides   asides
 	started  time.Time
 	held     bool                         // nothing is planned yet: nodes are awaited
 	writing  bool                         // decisions are on their way to the store
-	storeErr error                        // why the last decisions could not be written
-	told     time.Time                    // when that was last logged
+	storing  trouble                      // why the last decisions could not be written
 	missing  map[onpath.Key]onpath.Object // to be created if absent
-	planErr  error                        // why the last attempt to plan came to nothing
-	planTold time.Time                    // when that was last logged
+	planning trouble                      // why the last attempt to plan came to nothing
 
 	questions *questions.Questions
 	scaling   *scaling.Scaling
@@ -129,8 +127,8 @@ func New(o Options) *Controller {
 	}
 	c := &Controller{
 		o: o, log: o.Log, events: events.New(events.Options{Store: o.Store, Clock: o.Clock, After: o.After, Log: o.Log, Keep: o.KeepEvents}),
-		wake: make(chan struct{}, 1), loaded: make(chan struct{}),
-		mirror: newMirror(), nodes: map[string]*session{}, missing: map[onpath.Key]onpath.Object{}, asides: map[onpath.Key]aside{},
+		wake: newBell(), loaded: make(chan struct{}),
+		mirror: newMirror(), nodes: map[string]*session{}, missing: map[onpath.Key]onpath.Object{},
 		make: new(plan.Planner).Make,
 	}
 	c.pool, c.names = newPool(c), names.New(o.Hub, o.Clock)
@@ -159,13 +157,11 @@ func (c *Controller) Ready(context.Context) error {
 	default:
 		return onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its store")
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.storeErr != nil:
-		return onpath.Errorf(onpath.CodeUnavailable, "decisions cannot be written: %w", c.storeErr)
-	case c.planErr != nil:
-		return onpath.Errorf(onpath.CodeUnavailable, "nothing can be planned, nodes go on as they are: %w", c.planErr)
+	if err := c.storing.why(); err != nil {
+		return onpath.Errorf(onpath.CodeUnavailable, "decisions cannot be written: %w", err)
+	}
+	if err := c.planning.why(); err != nil {
+		return onpath.Errorf(onpath.CodeUnavailable, "nothing can be planned, nodes go on as they are: %w", err)
 	}
 	return c.pool.Held()
 }
@@ -196,7 +192,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	c.mu.Unlock()
 	for _, ch := range opened {
-		c.Tell(ch.Key, "AddressesWritten",
+		c.events.Tell(ch.Key, "AddressesWritten",
 			"from now on a tenant without addresses selects nothing; all were written into it: narrow them", true)
 	}
 	if err := c.pool.Load(ctx); err != nil {
@@ -219,14 +215,6 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	c.loop(ctx, &wg)
 	return nil
-}
-
-// kick has the loop look again.
-func (c *Controller) kick() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
 }
 
 // awaitNodes lets planning begin once all known nodes are there, or after Wait.
@@ -252,7 +240,7 @@ func (c *Controller) awaitNodes(ctx context.Context) {
 	c.mu.Lock()
 	c.held = false
 	c.mu.Unlock()
-	c.kick()
+	c.wake.ring()
 }
 
 // awaited are the nodes of which nothing was heard yet.
@@ -345,17 +333,15 @@ func (c *Controller) plan(s *plan.Snapshot) (r *plan.Result) {
 	defer func() {
 		e := recover()
 		if e == nil {
-			c.planErr = nil
+			c.planning.end()
 			return
 		}
 		r = nil
-		news := c.planErr == nil || s.Now.Sub(c.planTold) >= retold
-		c.planErr = fmt.Errorf("the planner failed: %v", e)
-		if !news {
+		err := fmt.Errorf("the planner failed: %v", e)
+		if !c.planning.note(err, s.Now) {
 			return
 		}
-		c.planTold = s.Now
-		c.log.Error("nothing can be planned, all nodes keep the plans they have; it is tried again with the next change", "err", c.planErr, "stack", string(debug.Stack()))
+		c.log.Error("nothing can be planned, all nodes keep the plans they have; it is tried again with the next change", "err", err, "stack", string(debug.Stack()))
 		c.events.Add(plan.Event{About: onpath.Key{Kind: onpath.KindTenant, Name: onpath.OperatorTenant}, Reason: "PlannerFailed", Warning: true,
 			Message: fmt.Sprintf("nothing new is planned, nodes go on as they are: %v; undo the last change, and report this with the server's log", e)}, s.Now)
 	}()

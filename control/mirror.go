@@ -158,7 +158,7 @@ func (c *Controller) follow(ctx context.Context, revision int64) {
 		r, err := c.load(ctx)
 		if told = err != nil; !told {
 			revision = r
-			c.kick()
+			c.wake.ring()
 		}
 	}
 }
@@ -173,7 +173,7 @@ func (c *Controller) watch(ctx context.Context, revision int64) error {
 			return e.Err
 		}
 		if e.Key.Kind != "" && c.changed(e) {
-			c.kick()
+			c.wake.ring()
 		}
 	}
 	return ctx.Err()

@@ -2,10 +2,12 @@ package control
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/events"
 	"github.com/onpath/onpath/plan"
 	"github.com/onpath/onpath/store"
 )
@@ -38,7 +40,7 @@ func (c *Controller) NodeConnected(h onpath.NodeHello) {
 		c.o.Hub.Push(h.Node, st.state.Sent[n-1])
 	}
 	c.log.Debug("node heard", "node", h.Node, "plan", h.Report.Plan, "instances", len(h.Report.Instances))
-	c.kick()
+	c.wake.ring()
 }
 
 func sameAgent(a, b *onpath.NodeReport) bool { return a != nil && a.Started.Equal(b.Started) }
@@ -55,7 +57,7 @@ func (c *Controller) NodeReported(r onpath.NodeReport) {
 	r.Clip()
 	notAfter(&r, st.state.Report, c.o.Clock())
 	if isWaiting(c.mirror, c.nodes, r.Node) && c.o.Clock().Sub(st.lookedAt) >= retryNode {
-		c.kick()
+		c.wake.ring()
 	}
 	wasAway := c.o.Clock().Sub(st.state.Seen) > onpath.NodeTimeout
 	st.state.Seen = c.o.Clock()
@@ -69,7 +71,7 @@ func (c *Controller) NodeReported(r onpath.NodeReport) {
 	if r.PlanError != "" {
 		c.log.Warn("plan not in force", "node", r.Node, "generation", st.pushed, "err", r.PlanError)
 	}
-	c.kick()
+	c.wake.ring()
 }
 
 // acknowledge moves the plan of a generation from sent to in force.
@@ -100,7 +102,7 @@ func (c *Controller) NodeEvent(node string, e onpath.NodeEvent) {
 
 // Tell keeps an event that the server itself has to tell.
 func (c *Controller) Tell(about onpath.Key, reason, message string, warning bool) {
-	c.events.Add(plan.Event{About: about, Reason: reason, Message: message, Warning: warning}, c.o.Clock())
+	c.events.Tell(about, reason, message, warning)
 }
 
 // NodeGone notes that a node's session ended. The node counts as away only when
@@ -115,7 +117,7 @@ func (c *Controller) NodeGone(node, reason string) {
 			delete(c.nodes, node)
 		}
 	}
-	c.kick()
+	c.wake.ring()
 }
 
 // missNode has the Node object made, if there is none, from what the machine's
@@ -132,12 +134,12 @@ func (c *Controller) missNode(st *session, h *onpath.NodeHello) {
 	err := n.Validate()
 	if there, ok := c.mirror.objects[onpath.KeyOf(n)].(*onpath.Node); ok {
 		if err == nil {
-			c.tellOverruled(&h.Spec, n, there)
+			tellOverruled(c.events, c.log, &h.Spec, n, there)
 		}
 		return
 	}
 	if err != nil {
-		c.tellOf(n, "BadConfiguration", fmt.Sprintf("the node's own configuration is refused: %v", err))
+		tellNode(c.events, n, "BadConfiguration", fmt.Sprintf("the node's own configuration is refused: %v", err))
 		return
 	}
 	c.take(st, n)
@@ -230,21 +232,21 @@ func (st *session) inPlan(has func(*onpath.DatapathConfig) bool) bool {
 	})
 }
 
-// tellOf warns about a node's own configuration.
-func (c *Controller) tellOf(n *onpath.Node, reason, message string) {
-	c.events.Add(plan.Event{About: onpath.KeyOf(n), Node: n.Metadata.Name, Reason: reason, Message: message, Warning: true}, c.o.Clock())
+// tellNode warns about a node's own configuration.
+func tellNode(l *events.Log, n *onpath.Node, reason, message string) {
+	l.Add(plan.Event{About: onpath.KeyOf(n), Node: n.Metadata.Name, Reason: reason, Message: message, Warning: true}, time.Time{})
 }
 
 // tellOverruled says that a Node object holds against the machine's configuration; n is
 // made of that, with its defaults.
-func (c *Controller) tellOverruled(given *onpath.NodeSpec, n, there *onpath.Node) {
+func tellOverruled(l *events.Log, log *slog.Logger, given *onpath.NodeSpec, n, there *onpath.Node) {
 	what := overruled(given, &n.Spec, &there.Spec)
 	if what == "" {
 		return
 	}
 	name := n.Metadata.Name
-	c.tellOf(n, "ConfigurationOverruled", fmt.Sprintf("the machine's own configuration has %s, and the Node object, which is older, holds: change it with apply, or delete it while the node is off", what))
-	c.log.Warn("the Node object holds, not the machine's own configuration", "node", name, "configuration", what, "remedy", "onpath get node "+name+" -o yaml, change it, and apply it")
+	tellNode(l, n, "ConfigurationOverruled", fmt.Sprintf("the machine's own configuration has %s, and the Node object, which is older, holds: change it with apply, or delete it while the node is off", what))
+	log.Warn("the Node object holds, not the machine's own configuration", "node", name, "configuration", what, "remedy", "onpath get node "+name+" -o yaml, change it, and apply it")
 }
 
 // overruled says in what a machine's configuration differs from its Node object, of

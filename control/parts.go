@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"sync"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/plan"
@@ -34,21 +35,33 @@ func partsOf(changes []onpath.Change) (parts [][]onpath.Change) {
 	return parts
 }
 
-// aside is an object that the store does not take as it was decided.
-type aside struct {
-	version int64
+// asides are the objects that the store does not take as they were decided, with the versions
+// of which that is so.
+type asides struct {
+	mu sync.Mutex
+	of map[onpath.Key]int64
 }
 
-// isSetAside reports whether an object is left as it is stored, because what was
-// decided about it does not fit into the store: all others go on. Its next change
-// ends that. Callers hold mu.
-func (c *Controller) isSetAside(ch onpath.Change) bool {
-	a, ok := c.asides[ch.Key]
-	if ok && a.version != ch.Version {
-		delete(c.asides, ch.Key)
+// has reports whether an object is left as it is stored, because what was decided about it
+// does not fit into the store: all others go on. Its next change ends that.
+func (a *asides) has(ch onpath.Change) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	version, ok := a.of[ch.Key]
+	if ok && version != ch.Version {
+		delete(a.of, ch.Key)
 		return false
 	}
 	return ok
+}
+
+func (a *asides) add(k onpath.Key, version int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.of == nil {
+		a.of = map[onpath.Key]int64{}
+	}
+	a.of[k] = version
 }
 
 // conditionStored is the type of the condition that is false while an object is set
@@ -73,9 +86,7 @@ func (c *Controller) setAside(ctx context.Context, ch onpath.Change, err error) 
 			c.took(one)
 		}
 	}
-	c.mu.Lock()
-	c.asides[ch.Key] = aside{version: version}
-	c.mu.Unlock()
+	c.asides.add(ch.Key, version)
 	c.log.Error("what was decided about an object does not fit into the store; it stays as it is", "object", ch.Key, "err", err)
 	c.events.Add(plan.Event{About: ch.Key, Reason: "SetAside", Warning: true, Message: message}, c.o.Clock())
 }

@@ -73,7 +73,7 @@ func (c *Controller) Preview(ctx context.Context, changes []onpath.Change) (*onp
 	if err != nil {
 		return nil, err
 	}
-	before := c.copy()
+	before := c.world().Snapshot
 	before.Reserved = held
 	after := changedSnapshot(before, changes)
 	if err := plan.CheckChange(before, after, keysOf(changes)); err != nil {

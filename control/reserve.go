@@ -20,7 +20,7 @@ import (
 // newPool makes the scheduler of reservations.
 func newPool(c *Controller) *pool.Pool {
 	return pool.New(pool.Options{
-		Store: c.o.Store, Clock: c.o.Clock, Boot: c.o.Boot, Log: c.log, Changed: c.kick, Tell: c.Tell, Use: c.uses.of,
+		Store: c.o.Store, Clock: c.o.Clock, Boot: c.o.Boot, Log: c.log, Changed: c.wake.ring, Tell: c.events.Tell, Use: c.uses.of,
 		Archive: c.o.Archive,
 		Confirm: func(ctx context.Context, node string, r onpath.PromiseRequest) error {
 			return confirmPromise(ctx, c.o.Hub, node, r)

@@ -57,7 +57,10 @@ func TestRenewalIsNoNews(t *testing.T) {
 	is("a claim", true, func() {})
 	is("its proof", true, func() { claim.Status.State, claim.Status.Since = onpath.ClaimProved, now })
 	for range 10 {
-		is("its proof again", false, func() { now = now.Add(time.Second); claim.Status.Checked, claim.Status.Until = now, now.Add(5*time.Second) })
+		is("its proof again", false, func() {
+			now = now.Add(time.Second)
+			claim.Status.Checked, claim.Status.Until = now, now.Add(5*time.Second)
+		})
 	}
 	is("its end", true, func() { claim.Status.State = onpath.ClaimLost })
 	is("another specification", true, func() { claim.Metadata.Generation++ })

@@ -48,7 +48,7 @@ func (c *Controller) decisions(r *plan.Result) *decisions {
 		d.changes = append(d.changes, onpath.Change{Key: k, Version: c.mirror.objects[k].Meta().Version})
 	}
 	d.changes = append(d.changes, c.acceptances()...)
-	d.changes = slices.DeleteFunc(d.changes, c.isSetAside)
+	d.changes = slices.DeleteFunc(d.changes, c.asides.has)
 	if !c.writing {
 		c.ids.dropAddresses(r.Used.Addresses)
 	}
@@ -68,7 +68,7 @@ func (c *Controller) write(ctx context.Context, d *decisions) {
 		c.mu.Lock()
 		c.writing = false
 		c.mu.Unlock()
-		c.kick()
+		c.wake.ring()
 	}()
 	if d.short != (plan.Count{}) {
 		if err := c.fetchIDs(ctx, d.short); err != nil {
@@ -82,30 +82,18 @@ func (c *Controller) write(ctx context.Context, d *decisions) {
 			return
 		}
 	}
-	c.mu.Lock()
-	c.storeErr = nil
-	c.mu.Unlock()
+	c.storing.end()
 	for _, e := range d.events {
 		c.events.Add(e, c.o.Clock())
 	}
 }
-
-// retold is how often a failure that lasts, such as a full disk, is logged.
-const retold = 10 * time.Second
 
 // failed says so, and gives the store time before the loop tries again.
 func (c *Controller) failed(ctx context.Context, what string, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	c.mu.Lock()
-	now := c.o.Clock()
-	news := c.storeErr == nil || now.Sub(c.told) >= retold
-	if c.storeErr = err; news {
-		c.told = now
-	}
-	c.mu.Unlock()
-	if news {
+	if c.storing.note(err, c.o.Clock()) {
 		c.log.Error("decisions cannot be written to the store; it is tried on", "doing", what, "err", err)
 	}
 	_ = c.o.After.Sleep(ctx, 200*time.Millisecond)

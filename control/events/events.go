@@ -126,6 +126,11 @@ func (l *Log) Add(e plan.Event, at time.Time) {
 	}
 }
 
+// Tell keeps an event that the server itself has to tell.
+func (l *Log) Tell(about onpath.Key, reason, message string, warning bool) {
+	l.Add(plan.Event{About: about, Reason: reason, Message: message, Warning: warning}, time.Time{})
+}
+
 // twinTime is how far apart a node's own event and the change of state that its
 // next report brings can be.
 const twinTime = 10 * time.Second
