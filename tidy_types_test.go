@@ -33,7 +33,7 @@ var wideTypes = map[string]size{
 	"cli.applyFlags":                {58, 11, 0},
 	"cli.global":                    {47, 4, 0},
 	"cli.labFlags":                  {54, 5, 0},
-	"control.Controller":            {56, 26, 1},
+	"control.Controller":            {50, 26, 1},
 	"datapath/datapathtest.flood":   {110, 10, 0},
 	"datapath/datapathtest.testbed": {106, 7, 0},
 	"datapath/ebpf.Driver":          {124, 29, 1},

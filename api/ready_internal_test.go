@@ -13,14 +13,14 @@ func TestReadyForStrangers(t *testing.T) {
 	now, looked := time.Unix(1_700_000_000, 0), 0
 	for range 3 {
 		for range 100 {
-			l.answer(now, func() wire.Ready { looked++; return wire.Ready{Ready: looked == 2} })
+			l.reply(now, func() wire.Ready { looked++; return wire.Ready{Ready: looked == 2} })
 		}
 		now = now.Add(readyFor)
 	}
 	if looked != 3 {
 		t.Errorf("it looked %d times", looked)
 	}
-	if l.answer(now.Add(-time.Hour), func() wire.Ready { return wire.Ready{Ready: true} }); !l.last.Ready {
+	if l.reply(now.Add(-time.Hour), func() wire.Ready { return wire.Ready{Ready: true} }); !l.last.Ready {
 		t.Error("a clock that is set back leaves an old answer")
 	}
 }

@@ -76,7 +76,7 @@ func (s *Server) registerHealth() {
 			out := &readyOutput{Status: http.StatusOK}
 			stranger := rights.WhoIs(ctx).Role != auth.RoleOperator
 			if stranger {
-				out.Body = last.answer(s.o.Clock(), func() wire.Ready { return s.ready(context.WithoutCancel(ctx)) })
+				out.Body = last.reply(s.o.Clock(), func() wire.Ready { return s.ready(context.WithoutCancel(ctx)) })
 			} else {
 				out.Body = s.ready(ctx)
 			}
@@ -100,7 +100,7 @@ type lastReady struct {
 
 const readyFor = time.Second
 
-func (l *lastReady) answer(now time.Time, ask func() wire.Ready) wire.Ready {
+func (l *lastReady) reply(now time.Time, ask func() wire.Ready) wire.Ready {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if age := now.Sub(l.at); l.at.IsZero() || age < 0 || age >= readyFor {
