@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
@@ -29,17 +28,8 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api"
-	"github.com/onpath/onpath/api/auth"
-	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/cli/config"
-	"github.com/onpath/onpath/control"
-	"github.com/onpath/onpath/control/archive"
-	"github.com/onpath/onpath/control/dns"
-	"github.com/onpath/onpath/control/notify"
 	"github.com/onpath/onpath/control/translog"
-	"github.com/onpath/onpath/internal/sealed"
-	"github.com/onpath/onpath/internal/wholefile"
-	"github.com/onpath/onpath/plan"
 	"github.com/onpath/onpath/store/etcd"
 )
 
@@ -127,117 +117,14 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 	if err := checkSocket(conf); err != nil {
 		return err
 	}
-	var ports ports
-	defer ports.close()
-	waits := len(conf.Etcd.Endpoints) > 0 // for its turn; the server before it may have the ports
-	if !waits {
-		if err := ports.open(conf); err != nil {
-			return err
-		}
-	}
-	if err := makeStateDir("server.stateDir", conf.StateDir); err != nil {
+	o := &opened{conf: conf, log: log}
+	defer o.close()
+	if err := o.open(ctx); err != nil {
 		return err
 	}
-	store, err := openStore(ctx, conf, log)
+	tasks, err := o.tasks(ctx)
 	if err != nil {
 		return err
-	}
-	defer closing(log, "store", store.Close)
-	lost, resign, err := lead(ctx, conf, store, log)
-	if err != nil {
-		return err
-	}
-	defer resign()
-	if waits {
-		if err := ports.open(conf); err != nil {
-			return err
-		}
-	}
-	socket, err := api.ListenUnix(conf.Socket)
-	if err != nil {
-		return err
-	}
-	defer socket.Close()
-	if err := wholefile.Clean(conf.StateDir); err != nil {
-		return onpath.Errorf(onpath.CodeUnavailable, "state folder: %w", err)
-	}
-	secret, err := config.Secret(filepath.Join(conf.StateDir, "secret"))
-	if err != nil {
-		return err
-	}
-	public, err := openLog(ctx, conf, store, secret, log)
-	if err != nil {
-		return err
-	}
-	defer closing(log, "log", public.Close)
-	days, err := archive.Open(filepath.Join(conf.StateDir, "ledger"), public.Log)
-	if err != nil {
-		return err
-	}
-	hub := session.NewHub(log, time.Now)
-	defer hub.Close()
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(control.GCPercent)
-	}
-	controller := control.New(control.Options{Store: public.Entries, Hub: hub, Log: log, Boot: sinceBoot, Archive: days,
-		Settings: plan.Settings{
-			Secret: secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
-	isTenant := func(name string) (since time.Time, known bool, err error) {
-		o, err := store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: name})
-		switch {
-		case onpath.CodeOf(err) == onpath.CodeNotFound:
-			return since, name == onpath.DefaultTenant || name == onpath.OperatorTenant, nil
-		case err != nil:
-			return since, false, err
-		}
-		return o.Meta().Created, true, nil
-	}
-	keeper, err := notify.Open(filepath.Join(conf.StateDir, "notifications"), log, time.Now, isTenant)
-	if err != nil {
-		return err
-	}
-	hooks := newWebhooks(conf, keeper, store, secret, log)
-	registry := newRegistry()
-	options := api.Options{Store: public.Entries, StoreUse: store.Use, Log: public,
-		Controller: controller, Admission: controller, Pool: controller.Pool(), Past: controller.Pool().Past(), Hub: hub,
-		Sealed: sealed.New(secret), SecretsPlanned: control.PlannedSecrets(controller),
-		Notifications: keeper, WebhookState: hooks.State,
-		Dir: conf.StateDir, Address: conf.Address,
-		Version: versionString(), Functions: functionCheckers(), Metrics: registry, ImageQuota: int64(conf.ImageQuota), Logger: log}
-	tasks := []func(context.Context) error{controller.Run, lost,
-		func(ctx context.Context) error { return public.Run(ctx, public.Entries, log) },
-		func(ctx context.Context) error { return keeper.Run(ctx, hub) }, hooks.Run}
-	if ports.api != nil {
-		if options.Authority, err = auth.OpenAuthority(filepath.Join(conf.StateDir, "auth"), time.Now); err != nil {
-			return err
-		}
-	}
-	server, err := api.New(options)
-	if err != nil {
-		return err
-	}
-	tasks = append(tasks,
-		func(ctx context.Context) error { server.Run(ctx); return nil },
-		func(ctx context.Context) error { return server.ServeUnix(ctx, socket) },
-		func(ctx context.Context) error {
-			select {
-			case <-controller.Loaded():
-				hub.Attach(controller) // nodes come once their objects are known
-				log.Info("server is up", "version", versionString(), "socket", conf.Socket, "listen", conf.Listen)
-			case <-ctx.Done():
-			}
-			return nil
-		})
-	if ports.api != nil {
-		tasks = append(tasks, func(ctx context.Context) error { return server.ServeTLS(ctx, ports.api) })
-	}
-	if ports.metrics != nil {
-		tasks = append(tasks, metricsTask(ports.metrics, registry, func() error { return controller.Ready(ctx) }))
-	}
-	if ports.dns != nil {
-		names := controller.Names()
-		answers := dns.New(dns.Options{Directory: names.Directory, Seen: names.Seen, Name: conf.DNS.Name, Clock: time.Now})
-		tasks = append(tasks, func(ctx context.Context) error { return answers.Serve(ctx, ports.udp, ports.dns) })
 	}
 	begun()
 	tellReady(log, "serves on "+strings.TrimSuffix(conf.Socket+" and "+conf.Listen, " and "))

@@ -138,8 +138,8 @@ func (rt *Router) noted(ctx context.Context, doing string, err error) error {
 	return err
 }
 
-// answer gives an error the form that huma sends; nil stays nil.
-func (rt *Router) answer(ctx context.Context, err error) error {
+// problem gives an error the form that huma sends; nil stays nil.
+func (rt *Router) problem(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}

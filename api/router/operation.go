@@ -76,7 +76,7 @@ func pathNames(path string) (names []string) {
 func Register[In, Out any](rt *Router, op huma.Operation, do func(context.Context, *In) (*Out, error)) {
 	huma.Register(rt.doc, op, func(ctx context.Context, in *In) (*Out, error) {
 		out, err := do(ctx, in)
-		return out, rt.answer(ctx, err)
+		return out, rt.problem(ctx, err)
 	})
 }
 
