@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -11,7 +12,6 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
@@ -22,6 +22,8 @@ import (
 type firewall struct {
 	drop string // the forward chain whose policy is drop
 	nat  []natRule
+	// guard is how many rules each chain of the guard has; nil: that could not be read.
+	guard map[string]int
 }
 
 // natRule is one translating rule; a device it does not concern is no matter.
@@ -125,25 +127,21 @@ func (f firewall) objection(device string, t transit) string {
 
 // inspectFirewall reads nftables (and iptables in its nft form) in the
 // namespace at path, and old iptables where the kernel still has its tables.
-func inspectFirewall(path string) (firewall, error) {
-	opts := []nftables.ConnOption{}
-	if path != "" {
-		ns, err := netns.GetFromPath(path)
-		if err != nil {
-			return firewall{}, fmt.Errorf("open network namespace %s: %w", path, err)
-		}
-		defer ns.Close()
-		opts = append(opts, nftables.WithNetNSFd(int(ns)))
+func inspectFirewall(path string) (f firewall, err error) {
+	if err := withNFT(path, f.readNFT); err != nil {
+		return f, err
 	}
-	conn, err := nftables.New(opts...)
-	if err != nil {
-		return firewall{}, fmt.Errorf("open nftables: %w", err)
-	}
+	legacy, err := inspectLegacy(path)
+	f.drop, f.nat = cmp.Or(f.drop, legacy.drop), append(f.nat, legacy.nat...)
+	return f, err
+}
+
+func (f *firewall) readNFT(conn *nftables.Conn) error {
 	chains, err := conn.ListChains()
 	if err != nil {
-		return firewall{}, fmt.Errorf("list nftables chains: %w", err)
+		return fmt.Errorf("list nftables chains: %w", err)
 	}
-	var f firewall
+	guard := map[string]int{}
 	var nat []placedRule
 	entries := map[string]int{} // to chains of rules by jumps: 1: for this machine alone, 2: for others
 	for _, c := range chains {
@@ -157,7 +155,10 @@ func inspectFirewall(path string) (firewall, error) {
 		// A translation may also stand in a chain that a base chain jumps to.
 		rules, err := conn.GetRules(c.Table, c)
 		if err != nil {
-			return f, fmt.Errorf("list the rules of nftables chain %s: %w", place, err)
+			return fmt.Errorf("list the rules of nftables chain %s: %w", place, err)
+		}
+		if c.Table.Family == nftables.TableFamilyINet && c.Table.Name == GuardTable {
+			guard[c.Name] = len(rules)
 		}
 		for _, r := range rules {
 			if translates(r) {
@@ -181,15 +182,8 @@ func inspectFirewall(path string) (firewall, error) {
 			f.nat = append(f.nat, rule)
 		}
 	}
-	legacy, err := inspectLegacy(path)
-	if err != nil {
-		return f, err
-	}
-	if f.drop == "" {
-		f.drop = legacy.drop
-	}
-	f.nat = append(f.nat, legacy.nat...)
-	return f, nil
+	f.guard = guard
+	return nil
 }
 
 func forwardsIP(f nftables.TableFamily) bool {

@@ -3,7 +3,6 @@ package machine
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -116,33 +115,18 @@ func (g *guard) set(rules guardRules) error {
 }
 
 // check puts the rules in force again if somebody took some away, and says why they are
-// not, if so.
-func (g *guard) check() error {
+// not, if so. there is how many rules each chain has; nil: that could not be read, by err.
+func (g *guard) check(there map[string]int, err error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.tried || len(g.rules.Uplinks) == 0 {
 		return g.failed
 	}
-	there := map[string]int{}
-	err := withNFT(g.netNS, func(c *nftables.Conn) error {
-		chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
-		if err != nil {
-			return err
-		}
-		for _, chain := range chains {
-			if chain.Table.Name != GuardTable {
-				continue
-			}
-			rules, err := c.GetRules(chain.Table, chain)
-			if err != nil {
-				return err
-			}
-			there[chain.Name] = len(rules)
-		}
-		return nil
-	})
-	if err != nil || g.failed != nil || !maps.Equal(there, g.counts) {
-		g.failed = errors.Join(err, g.write())
+	if there == nil && g.failed == nil {
+		return err
+	}
+	if g.failed != nil || !maps.Equal(there, g.counts) {
+		g.failed = g.write()
 	}
 	return g.failed
 }
@@ -151,6 +135,7 @@ func (g *guard) check() error {
 // answers each message of it before the first answer is read.
 const guardBatch = 64 << 20
 
+// withNFT opens nftables in a network namespace.
 func withNFT(netNS string, do func(*nftables.Conn) error) error {
 	opts := []nftables.ConnOption{nftables.WithSockOptions(
 		func(c *netlink.Conn) error { return c.SetWriteBuffer(guardBatch) },
@@ -175,18 +160,11 @@ func withNFT(netNS string, do func(*nftables.Conn) error) error {
 func RemoveGuard(netNS string) (found bool, err error) {
 	err = withNFT(netNS, func(c *nftables.Conn) error {
 		tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
-		if err != nil {
+		i := slices.IndexFunc(tables, func(t *nftables.Table) bool { return t.Name == GuardTable })
+		if found = i >= 0; !found {
 			return err
 		}
-		for _, t := range tables {
-			if t.Name == GuardTable {
-				found = true
-				c.DelTable(t)
-			}
-		}
-		if !found {
-			return nil
-		}
+		c.DelTable(tables[i])
 		return c.Flush()
 	})
 	return found, err

@@ -276,9 +276,9 @@ func (m *Machine) inspectAll() (Sighting, error) {
 	if now.Addresses, err = addressesOf(h); err != nil {
 		return Sighting{}, err
 	}
-	fw, err := inspectFirewall(m.part.NetNS)
-	if err != nil {
-		now.firewallErr = err.Error()
+	fw, fwErr := inspectFirewall(m.part.NetNS)
+	if fwErr != nil {
+		now.firewallErr = fwErr.Error()
 	}
 	traffic := transitOf(plan, networksBehind(h, spec.Uplinks))
 	var uplinkRate onpath.Rate
@@ -315,7 +315,7 @@ func (m *Machine) inspectAll() (Sighting, error) {
 	if slices.ContainsFunc(spec.Uplinks, needsForwarding) {
 		now.Conditions = append(now.Conditions, m.forwarding())
 	}
-	if err := m.guard.check(); err != nil {
+	if err := m.guard.check(fw.guard, fwErr); err != nil {
 		now.Conditions = append(now.Conditions, onpath.Condition{Type: ConditionGuard, Status: onpath.False, Reason: "CannotSet",
 			Message: "what strict chains select would pass by a device that is made anew while the agent does not run: " + err.Error()})
 	}
