@@ -67,7 +67,7 @@ var coinedInC = map[string]string{
 const coinedInGo = `
 .: place 7, told 6
 accel: answer 8
-api: ask 7, forget 9, held 4, place 4
+api: ask 7, forget 4, held 4, place 4
 cli: tell 4
 control: ask 10, asked 3, decide 4, forget 7, held 8, settle 4, tell 7, told 4
 datapath: forget 5, tell 5, turn 4
