@@ -38,8 +38,8 @@ type decision struct {
 	quote onpath.Quote
 	// moved are others' reservations that make room.
 	moved []*decision
-	// asks are the nodes that promise more than before.
-	asks []string
+	// confirm are the nodes that promise more than before.
+	confirm []string
 	// same: nothing changes. gone: the object goes.
 	same, gone bool
 	// postings for the account, in order.
@@ -163,7 +163,7 @@ func (a admission) admitNew(k onpath.Key, r *onpath.Reservation, now time.Time) 
 		if nodes == nil {
 			continue
 		}
-		d := &decision{key: k, obj: copyOf(r), asks: nodes}
+		d := &decision{key: k, obj: copyOf(r), confirm: nodes}
 		st := &d.obj.Status
 		*st = onpath.ReservationStatus{Cloudlet: cl, Slots: fitted, Notes: notes}
 		for _, n := range nodes {

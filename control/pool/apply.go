@@ -56,7 +56,7 @@ func (p *Pool) tryApply(ctx context.Context, prices prices, bounds map[string]Bo
 	if err != nil {
 		return nil, err
 	}
-	refused := p.askNodes(ctx, h.asks)
+	refused := p.confirmNodes(ctx, h.requests)
 	err = p.queue.commit(ctx, func(s *state) (j joining, err error) {
 		if err := s.stillHeld(h, refused); err != nil {
 			return j, err
@@ -120,22 +120,22 @@ func (p *Pool) tryMove(ctx context.Context, k onpath.Key, from, to string) (onpa
 	if err != nil {
 		return onpath.Quote{}, err
 	}
-	refused := p.askNodes(ctx, h.asks)
+	refused := p.confirmNodes(ctx, h.requests)
 	return h.decisions[0].quote, p.queue.commit(ctx, func(s *state) (joining, error) {
 		return joining{held: h.decisions}, s.stillHeld(h, refused)
 	})
 }
 
-// held are decisions that are held in the calendar while nodes are asked: nobody else can
+// tentative are decisions that are held in the calendar while nodes are asked: nobody else can
 // sell that meanwhile.
-type held struct {
+type tentative struct {
 	decisions []*decision
-	asks      map[string]onpath.PromiseRequest // of nodes that promise more than before
+	requests  map[string]onpath.PromiseRequest // of nodes that promise more than before
 	loads     int
 }
 
 // hold has something decided on reservations of which nothing is being written.
-func (p *Pool) hold(keys []onpath.Key, decide func(admission) ([]*decision, error)) (h held, err error) {
+func (p *Pool) hold(keys []onpath.Key, decide func(admission) ([]*decision, error)) (h tentative, err error) {
 	if err := p.Held(); err != nil {
 		return h, err
 	}
@@ -146,16 +146,16 @@ func (p *Pool) hold(keys []onpath.Key, decide func(admission) ([]*decision, erro
 		}
 		h.loads = s.loads
 		if h.decisions, err = decide(s.admission()); err == nil {
-			h.asks = s.promises.requestsOf(h.decisions, s.clock())
+			h.requests = s.promises.requestsOf(h.decisions, s.clock())
 		}
 	}, keys...)
 	return h, err
 }
 
-// askNodes asks nodes whether they keep what they will have promised, and names those that do
+// confirmNodes asks nodes whether they keep what they will have promised, and names those that do
 // not say so.
-func (p *Pool) askNodes(ctx context.Context, asks map[string]onpath.PromiseRequest) (refused []string) {
-	if len(asks) == 0 || p.o.Confirm == nil {
+func (p *Pool) confirmNodes(ctx context.Context, requests map[string]onpath.PromiseRequest) (refused []string) {
+	if len(requests) == 0 || p.o.Confirm == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
@@ -164,11 +164,11 @@ func (p *Pool) askNodes(ctx context.Context, asks map[string]onpath.PromiseReque
 		node string
 		err  error
 	}
-	answers := make(chan answer, len(asks))
-	for name, r := range asks {
+	answers := make(chan answer, len(requests))
+	for name, r := range requests {
 		go func() { answers <- answer{name, p.o.Confirm(ctx, name, r)} }()
 	}
-	for range asks {
+	for range requests {
 		if a := <-answers; a.err != nil {
 			p.log.Warn("a node does not confirm a reservation", "node", a.node, "err", a.err)
 			refused = append(refused, a.node)
@@ -182,7 +182,7 @@ const confirmTimeout = 2 * time.Second
 
 // stillHeld lets decisions go that a node did not confirm, or that somebody else has overtaken.
 // A node that did not confirm is not asked again for a while.
-func (s *state) stillHeld(h held, refused []string) error {
+func (s *state) stillHeld(h tentative, refused []string) error {
 	for _, name := range refused {
 		s.promises.refuse(name, s.clock())
 	}

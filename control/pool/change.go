@@ -175,7 +175,7 @@ func (a admission) findPlaces(d *decision, next []onpath.ReservationSlot, now ti
 			try(calendar.Booking{Node: x.Leaving, Slots: booked(st.Slots, now, x.LeavingUntil, 1)})
 		}
 		if !a.promises.nodes[x.Node].Gone { // which cannot answer, and keeps what it has
-			d.asks = append(d.asks, x.Node)
+			d.confirm = append(d.confirm, x.Node)
 		}
 	}
 	for len(st.Places) < instances {
@@ -186,7 +186,7 @@ func (a admission) findPlaces(d *decision, next []onpath.ReservationSlot, now ti
 		}
 		try(calendar.Booking{Node: more[0], Slots: slots})
 		st.Places = append(st.Places, onpath.ReservedPlace{Node: more[0]})
-		d.asks = append(d.asks, more[0])
+		d.confirm = append(d.confirm, more[0])
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ func (q *queue) reload(ctx context.Context) error {
 }
 
 func (q *queue) load(ctx context.Context) error {
-	q.forget()
+	q.clear()
 	q.takeUp()
 	for _, n := range q.state.promises.nodes {
 		q.state.promises.setRoom(n, q.state.clock())

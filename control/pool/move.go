@@ -11,8 +11,8 @@ import (
 	"github.com/onpath/onpath/plan/calendar"
 )
 
-// settle is how long a moving instance may take to start elsewhere, beside its drain.
-const settle = 10 * time.Second
+// startTime is how long a moving instance may take to start elsewhere, beside its drain.
+const startTime = 10 * time.Second
 
 // So many running instances of other tenants move at most within a time so that the
 // reservations of one tenant can grow.
@@ -162,11 +162,11 @@ func (a admission) moveAway(m mover, node string, now time.Time) *decision {
 	if to == "" {
 		return nil
 	}
-	d := &decision{key: onpath.KeyOf(m.e.obj), old: m.e, obj: copyOf(m.e.obj), pay: m.e.payments, asks: []string{to}}
+	d := &decision{key: onpath.KeyOf(m.e.obj), old: m.e, obj: copyOf(m.e.obj), pay: m.e.payments, confirm: []string{to}}
 	x := &d.obj.Status.Places[m.place]
 	x.Node = to
 	if !st.Begin().After(now) { // something runs there
-		x.Leaving, x.LeavingUntil = node, now.Add(m.use.Drain+settle)
+		x.Leaving, x.LeavingUntil = node, now.Add(m.use.Drain+startTime)
 	}
 	d.obj.Status.Step(st.State, now, fmt.Sprintf("moves from node %s to node %s", node, to))
 	d.quote = quoteOf(d, st.State)
@@ -182,7 +182,7 @@ func (a admission) moveSelf(d *decision, i int, next []onpath.ReservationSlot, n
 	gone, old := now, booked(d.old.obj.Status.Slots, now, calendar.Forever, 1)
 	running := !d.old.obj.Status.Begin().After(now)
 	if running {
-		gone = latest(now.Add(use.Drain+settle), st.Holds)
+		gone = latest(now.Add(use.Drain+startTime), st.Holds)
 	}
 	slots := spliced(d.old.obj.Status.Slots, next, gone)
 	if !running {
@@ -240,7 +240,7 @@ func (a admission) moveInstance(k onpath.Key, from, to string) (*decision, error
 	}
 	if to != "" && d.obj.Status.Places[i].Node != to {
 		a.promises.freePlaces(d.obj)
-		d.obj.Status.Places[i].Node, d.asks = to, []string{to}
+		d.obj.Status.Places[i].Node, d.confirm = to, []string{to}
 		d.obj.Status.Steps = slices.Clone(st.Steps)
 		d.obj.Status.Step(st.State, now, fmt.Sprintf("moves from node %s to node %s", from, to))
 		d.quote = quoteOf(d, st.State)

@@ -155,7 +155,7 @@ func New(o Options) *Pool {
 	p.queue = &queue{store: o.Store, read: p.read, priceList: p.priceList, board: p.board, changed: o.Changed, wake: p.wake}
 	p.queue.state = state{promises: newPromises(), accounting: accounting{log: o.Log, owners: owners{removed: map[string]string{}}},
 		use: o.Use, clock: func() time.Time { return o.Clock().UTC().Round(0) }, broken: true}
-	p.queue.forget()
+	p.queue.clear()
 	p.past = &Past{queue: p.queue, watch: p.watch, log: o.Log, tell: o.Tell, read: p.read, folder: o.Archive}
 	p.read.past = p.past
 	return p

@@ -356,7 +356,7 @@ func TestConflict(t *testing.T) {
 	f.pass(time.Minute)
 	b.Spec.Capacity = cores(3)
 	q := f.must(b)
-	if want := f.now.Add(5*time.Second + settle); !q.Holds.Equal(want) {
+	if want := f.now.Add(5*time.Second + startTime); !q.Holds.Equal(want) {
 		t.Errorf("it holds from %v, want %v", q.Holds, want)
 	}
 	if s := f.get("a").Status.Places[0]; s.Node != "fra-2" || s.Leaving != "fra-1" {

@@ -102,7 +102,7 @@ func (p *promises) requestsOf(held []*decision, now time.Time) map[string]onpath
 	asks := map[string]onpath.PromiseRequest{}
 	for _, d := range held {
 		for _, x := range append([]*decision{d}, d.moved...) {
-			for _, name := range x.asks {
+			for _, name := range x.confirm {
 				n := p.nodes[name]
 				asks[name] = onpath.PromiseRequest{Promised: p.cal.Peak(name, now, calendar.Forever).Add(n.Taken), Declared: n.Declared}
 			}

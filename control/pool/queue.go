@@ -34,9 +34,9 @@ func (q *queue) look(f func(*state), keys ...onpath.Key) {
 	f(&q.state)
 }
 
-// decide has f decide, once nothing is being written of some reservations, and joins that to what
+// submit has f decide, once nothing is being written of some reservations, and joins that to what
 // is written next. If it is not joined, what f holds is let go.
-func (q *queue) decide(ctx context.Context, f func(*state) (joining, error), keys ...onpath.Key) (*group, error) {
+func (q *queue) submit(ctx context.Context, f func(*state) (joining, error), keys ...onpath.Key) (*group, error) {
 	q.lockSettled(keys...)
 	defer q.mu.Unlock()
 	j, err := f(&q.state)
@@ -48,7 +48,7 @@ func (q *queue) decide(ctx context.Context, f func(*state) (joining, error), key
 
 // commit has f decide, and waits until that is written.
 func (q *queue) commit(ctx context.Context, f func(*state) (joining, error)) error {
-	g, err := q.decide(ctx, f)
+	g, err := q.submit(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -310,8 +310,8 @@ func (q *queue) poke() {
 	}
 }
 
-// forget leaves what is read from the store empty. Callers hold mu.
-func (q *queue) forget() {
+// clear leaves what is read from the store empty. Callers hold mu.
+func (q *queue) clear() {
 	q.state.clear()
 	q.bumped = map[string]int64{}
 	q.board.clear()

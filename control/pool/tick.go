@@ -135,7 +135,7 @@ type writing struct {
 // write has one decision of f, that is held, be written; of none, w.g is nil.
 func (p *Pool) write(ctx context.Context, f func(*state) (*decision, map[string]*ledger.Book, error),
 	keys ...onpath.Key) (w writing, err error) {
-	g, err := p.queue.decide(ctx, func(s *state) (j joining, err error) {
+	g, err := p.queue.submit(ctx, func(s *state) (j joining, err error) {
 		d, books, err := f(s)
 		if d == nil || err != nil {
 			return j, err

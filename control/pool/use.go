@@ -176,7 +176,7 @@ func plausible(x *onpath.Posting) bool {
 // Forget drops how far instances of a node are billed that it has forgotten.
 func (p *Pool) Forget(ctx context.Context, node string, uids []string) error {
 	for part := range slices.Chunk(uids, atOnce) {
-		err := p.queue.commit(ctx, func(s *state) (joining, error) { return s.accounting.forgetMeters(node, part), nil })
+		err := p.queue.commit(ctx, func(s *state) (joining, error) { return s.accounting.dropMeters(node, part), nil })
 		if err != nil {
 			return err
 		}
@@ -184,8 +184,8 @@ func (p *Pool) Forget(ctx context.Context, node string, uids []string) error {
 	return nil
 }
 
-// forgetMeters is what is written to forget how far meters of a node are paid for.
-func (ac *accounting) forgetMeters(node string, uids []string) (j joining) {
+// dropMeters is what is written to forget how far meters of a node are paid for.
+func (ac *accounting) dropMeters(node string, uids []string) (j joining) {
 	uids = slices.DeleteFunc(slices.Clone(uids), func(uid string) bool { return ac.billed[uid].Of.Node != node })
 	j.written = func(int64) {
 		for _, uid := range uids {

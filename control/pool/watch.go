@@ -13,12 +13,12 @@ const mostJump = time.Minute
 // watch holds the clock against the time since the machine started, which nobody sets. What
 // the clock drifts from one look to the next is followed, a leap is not.
 type watch struct {
-	clock onpath.Clock
-	boot  func() time.Duration // nil: the clock is believed
-	mu    sync.Mutex
-	wall  time.Time // when they agreed last
-	at    time.Duration
-	told  bool
+	clock    onpath.Clock
+	boot     func() time.Duration // nil: the clock is believed
+	mu       sync.Mutex
+	wall     time.Time // when they agreed last
+	at       time.Duration
+	reported bool
 }
 
 // agree is nil while the clock can be believed.
@@ -34,7 +34,7 @@ func (w *watch) agree() error {
 	}
 	jump := now.Sub(w.wall) - (at - w.at)
 	if jump.Abs() <= mostJump {
-		w.wall, w.at, w.told = now, at, false
+		w.wall, w.at, w.reported = now, at, false
 		return nil
 	}
 	e := onpath.Errorf(onpath.CodeUnavailable,
@@ -43,13 +43,13 @@ func (w *watch) agree() error {
 	return e
 }
 
-// news reports whether a leap is to be told.
+// news reports whether a leap is to be reported.
 func (w *watch) news() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	told := w.told
-	w.told = true
-	return !told
+	reported := w.reported
+	w.reported = true
+	return !reported
 }
 
 // Held says why nothing is decided; nil: decisions go on.
