@@ -104,6 +104,7 @@ func Cases() []Case {
 		{"errors-from-nobody", "an ICMP error from an address that nobody has leads nowhere", errorsFromNobody},
 		{"room-for-few", "a tenant's established flows stay within its share, the others are steered too", roomForFew},
 		{"held-by", "established entries count to the tenant of their path, at once, where an operator's chain wraps a tenant's", heldBy},
+		{"wrapped-rest", "between an operator's chain and a tenant's, no forged RST ends a connection, and what begins counts to its tenant", wrappedRest},
 		{"outbound", "an instance's own traffic leaves, translated, or not at all", outbound},
 		{"outbound-big", "what an instance elsewhere sends of itself, and its answers, is told what the tunnel can hold", outboundBig},
 		{"outbound-errors", "ICMP errors about translated flows are translated, and let nothing private out", outboundErrors},

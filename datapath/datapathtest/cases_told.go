@@ -125,3 +125,60 @@ func heldBy(b *testbed) {
 		}
 	}
 }
+
+// wrappedRest: at an operator's instance, from where connections go on by a tenant's chain,
+// one direction may be established while the other is not: a RST that does not fit what that
+// has acknowledged ends nothing there. And what an instance begins by another tier's chain
+// counts to its own tenant, also when it begins anew.
+func wrappedRest(b *testbed) {
+	op, ten, wall := b.instance("op", gateway), b.instance("ten", gateway), b.instance("wall", gateway)
+	op.tenant, ten.tenant, wall.tenant = onpath.OperatorTenant, "inner", "inner"
+	for n, i := range []*instance{op, ten} {
+		i.packets, i.own, i.routes, i.maxFlows = onpath.PacketsOriginate, []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 200, byte(n)})}, true, 8
+		i.emits = []emission{{path: onpath.PathID(n + 1), match: toServer()}}
+	}
+	young := &chain{path: 3, tenant: "inner", match: toServer(), elements: []*element{{instances: []*instance{wall}}}}
+	l := &layout{instances: []*instance{op, ten, wall}, chains: []*chain{
+		{path: 1, tenant: onpath.OperatorTenant, tier: onpath.TierOperator, match: toServer(), elements: []*element{{instances: []*instance{op}}}},
+		{path: 2, tenant: "inner", match: toServer(), elements: []*element{{instances: []*instance{ten}}}},
+	}}
+	b.apply(l)
+	t, answer := tcp4(1), hop{at: op, reverse: true}
+	b.says(t, false, syn, op, ten)
+	held := answerTo(t).bytes()
+	b.send(gateway, serverNet, held)
+	held = b.cross(hop{at: ten, reverse: true}, held)
+	in, out := answer.sides()
+	b.expect(gateway, in, held)
+	b.says(t, false, ack, op, ten) // as if it had come another way
+	b.says(t, false, ack, op, ten)
+	held = withTTL(held, 1)
+	b.send(gateway, out, held)
+	b.expect(gateway, clientNet, withTTL(held, 1))
+	b.forges(t, false, rst, 1<<31, op, ten)
+
+	begins := func(i *instance, flags byte, is ...*instance) {
+		b.t.Helper()
+		p := newPacket(tuple(tcp, i.own[0], 5000, server, 80))
+		p.flags = flags
+		sent := p.bytes()
+		b.send(gateway, onpath.DeviceName(i.vport), sent)
+		for _, at := range is {
+			sent = b.cross(hop{at: at}, sent)
+		}
+		b.expect(gateway, serverNet, withTTL(sent, 1))
+	}
+	begins(ten, syn)
+	for _, flags := range []byte{syn, rst, syn} {
+		begins(op, flags, ten)
+	}
+	for _, tenant := range []string{onpath.OperatorTenant, "inner"} {
+		if caused := b.counters(gateway).Tenants[tenant].Caused; caused != 1 {
+			b.t.Errorf("%s's instances have caused %d flows; must be 1", tenant, caused)
+		}
+	}
+	l.chains = append([]*chain{young}, l.chains...)
+	b.apply(l)
+	b.says(t, false, syn, op, ten)
+	b.says(tcp4(2), false, syn, op, wall)
+}
