@@ -478,7 +478,8 @@ type Path struct {
 	// below the uplinks'.
 	MTU int `json:"mtu,omitempty"`
 	// Began is when steering began; TCP without SYN and without entry is
-	// passed by (pass entry) for Adopt after it, or reset if Cut.
+	// passed by for Adopt after it, or reset if Cut. It still meets what the chain of the
+	// other tier before this one has chosen; where that is nothing, its entry is a pass entry.
 	Began time.Time `json:"began,omitzero"`
 	Adopt Duration  `json:"adopt,omitempty"`
 	// AdoptFor is what was left of Adopt as the plan was made, by the server's clock. A

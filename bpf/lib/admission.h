@@ -54,32 +54,18 @@ static __always_inline int admit_flow(const struct pkt *p, __u32 tenant)
 }
 
 /* Is this TCP in the middle of a connection, and the path so young that such are
- * passed by, or cut? */
+ * passed by, or cut? What an instance begins is not. */
 static __always_inline int older_than(const struct pkt *p, const struct path *path)
 {
-	return (p->is & IS_TCP) && !(p->is & IS_SYN) && p->clock < path->adopt_until;
-}
-
-/* The same of the tenants of all chains that a walk has found to take the packet up. */
-static __always_inline int admit_all(const struct pkt *p)
-{
-	__u32 slot = p->d.first_path, last = p->d.path_slot, admitted = NOBODY;
-	struct path *path = bpf_map_lookup_elem(&paths, &slot);
-
-	if (slot && path && !older_than(p, path)) {
-		admitted = path->tenant;
-		if (!admit_flow(p, admitted))
-			return 0;
-	}
-	path = bpf_map_lookup_elem(&paths, &last);
-	return !last || last == slot || !path || path->tenant == admitted || older_than(p, path) ||
-	       admit_flow(p, path->tenant);
+	return (p->is & IS_TCP) && !(p->is & (IS_SYN | IS_ERROR)) && ((p->is & IS_EDGE) || p->d.context) &&
+	       p->clock < path->adopt_until;
 }
 
 /*
  * A walk has halted at a rule that begins a chain. It goes on if the chain's tenant may
- * begin a flow; likewise where the operator's chain leads into a tenant's. admitted: a
- * tenant whose limit is not looked at. Returns as resolve.
+ * begin a flow; likewise where the operator's chain leads into a tenant's. It stays there,
+ * HALTED, if the connection is older than the chain. admitted: a tenant whose limit is not
+ * looked at, or EVERYBODY. Returns as resolve.
  */
 __noinline int admit_walk(__u32 admitted)
 {
@@ -91,9 +77,11 @@ __noinline int admit_walk(__u32 admitted)
 	if (!p)
 		return rc;
 	for (i = 0; i < MAX_TIERS; i++) {
-		slot = p->d.path_slot;
+		slot = p->rule_path_slot;
 		path = bpf_map_lookup_elem(&paths, &slot);
-		if (path && path->tenant != admitted && !older_than(p, path)) {
+		if (path && path->id == p->rule_path && older_than(p, path))
+			return HALTED;
+		if (path && admitted != EVERYBODY && path->tenant != admitted) {
 			admitted = path->tenant;
 			if (!admit_flow(p, admitted))
 				return DROP_NEW_FLOWS;

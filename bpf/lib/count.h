@@ -164,9 +164,8 @@ static __always_inline void count_steered(struct pkt *p)
 	c->steered_bytes += p->bytes;
 }
 
-static __always_inline void count_passed(struct pkt *p)
+static __always_inline void count_passed_by(struct pkt *p, __u32 slot)
 {
-	__u32 slot = p->d.path_slot;
 	struct path_counters *c;
 
 	if (!slot)
@@ -176,6 +175,11 @@ static __always_inline void count_passed(struct pkt *p)
 		return;
 	c->passed_packets += p->packets;
 	c->passed_bytes += p->bytes;
+}
+
+static __always_inline void count_passed(struct pkt *p)
+{
+	count_passed_by(p, p->d.path_slot);
 }
 
 /* A flow begins in a chain at the edge; not one whose entry led nowhere: it goes on. */

@@ -38,47 +38,35 @@ static __always_inline int charge_quota(__u32 slot)
 	return 1;
 }
 
-/* Is this TCP in the middle of a connection, and the path so young that such are
- * passed by? (A chain that cuts them does so at the edge.) */
-static __always_inline int adopts(struct pkt *p, __u32 slot)
-{
-	struct path *path = bpf_map_lookup_elem(&paths, &slot);
-
-	return (p->is & IS_TCP) && !(p->is & (IS_SYN | IS_ERROR)) && slot && path && !(path->flags & PATH_CUT) &&
-	       bpf_ktime_get_ns() < path->adopt_until;
-}
-
-/* The first packet that comes out of an instance by the context it got in with. */
+/* The first packet that comes out of an instance by the context it got in with. Returns 0, a
+ * drop reason, or HALTED: the connection is older than the other tier's chain, which cuts such. */
 static __always_inline int classify_pending(struct pkt *p, struct node *n, const struct flow *e)
 {
-	__u32 group = e->context, path, path_slot, flags, known;
+	__u32 group = e->context, slot, known, cuts = 0;
+	struct path *path;
 	struct group *g;
 	int reason;
 
 	load_decision(&p->d, e);
-	path = p->d.path;
-	path_slot = p->d.path_slot;
 	known = p->d.flags & FLOW_KNOWN;
-	flags = p->d.flags &= ~FLOW_KNOWN;
+	p->d.flags &= ~FLOW_KNOWN;
 	g = bpf_map_lookup_elem(&groups, &group);
 	if (!g)
 		return DROP_NO_TABLE;
 	/* Where the other tier's chain begins, flows do; but not those that only changed
 	 * the instance before. */
-	if ((p->is & IS_ERROR) || known || runs(p))
-		reason = resolve(g->then, 0);
-	else
-		reason = resolve_halting(p, g->then);
+	reason = resolve_halting(p, g->then);
 	if (reason == HALTED)
-		reason = admit_walk(tenant_of_path(path_slot));
-	if (p->d.path != path && adopts(p, p->d.path_slot)) {
-		count_passed(p); /* past the other tier's chain, which is younger than the connection */
-		p->d.path = path;
-		p->d.path_slot = path_slot;
-		p->d.flags = flags | FLOW_ADOPTED;
+		reason = admit_walk((p->is & IS_ERROR) || known || runs(p) ? EVERYBODY : tenant_of_path(p->d.path_slot));
+	if (reason == HALTED) { /* past that chain alone: what this one has chosen holds */
+		slot = p->rule_path_slot;
+		path = bpf_map_lookup_elem(&paths, &slot);
+		cuts = path && (path->flags & PATH_CUT);
+		if (!cuts)
+			count_passed_by(p, slot);
+		p->d.flags |= FLOW_ADOPTED;
 		p->d.kind = NEXT_EXIT;
 		p->d.next = p->d.slot = p->d.group = 0;
-		clear_functions(&p->d);
 		reason = 0;
 	}
 	if (reason)
@@ -87,7 +75,7 @@ static __always_inline int classify_pending(struct pkt *p, struct node *n, const
 		find_owner(0);
 	if (p->d.kind == NEXT_EXIT && p->d.entry)
 		reason = leave_at(p, n, p->d.entry);
-	return reason;
+	return !reason && cuts ? HALTED : reason;
 }
 
 /* What an instance emits goes on behind its element as if it had come in there:
@@ -163,6 +151,8 @@ __noinline int classify_egress(struct __sk_buff *skb)
 	}
 	if (e) {
 		reason = classify_pending(p, n, e);
+		if (reason == HALTED) /* RSTs pass, and leave no entry, by which others would */
+			return p->is & IS_RST ? GO_ON : send_reset(skb);
 		if (reason)
 			return drop(p, reason);
 		if (!(p->is & (IS_ERROR | IS_NOPORTS))) {

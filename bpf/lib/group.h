@@ -333,11 +333,19 @@ static __always_inline int resolve_group(struct pkt *p, __u32 id, __u32 back)
 	return WALK_ON;
 }
 
-/* The rule of a table that matches: pkt.action. Returns 0, a drop reason, or HALTED. */
+/* The packet is in the chain of the rule that was found. */
+static __always_inline void enter_path(const struct pkt *p, struct decision *d)
+{
+	d->path = p->rule_path;
+	d->path_slot = p->rule_path_slot;
+	d->flags = p->rule_flags & RULE_REVERSE ? FLOW_REVERSE : 0;
+}
+
+/* The rule of a table that matches: pkt.action. Returns 0, a drop reason, or HALTED: then
+ * pkt.d is still what the chain before has made it. */
 static __always_inline int find_rule(struct pkt *p, __u32 table, __u32 back)
 {
 	struct decision *d = back ? &p->back : &p->d;
-	int begins;
 
 	if (p->start_group) { /* instead of the table that leads there */
 		p->action = ACT_GROUP;
@@ -348,13 +356,12 @@ static __always_inline int find_rule(struct pkt *p, __u32 table, __u32 back)
 	}
 	if (!p->hit || !p->rule_path)
 		return 0;
-	begins = d->path != p->rule_path;
 	if (!d->matched++)
 		d->first_path = p->rule_path_slot;
-	d->path = p->rule_path;
-	d->path_slot = p->rule_path_slot;
-	d->flags = p->rule_flags & RULE_REVERSE ? FLOW_REVERSE : 0;
-	return begins && p->halt && !back ? HALTED : 0;
+	if (d->path != p->rule_path && p->halt && !back)
+		return HALTED;
+	enter_path(p, d);
+	return 0;
 }
 
 /* One step of resolve: what the table says. Returns 0 when something is chosen, a
@@ -369,6 +376,7 @@ __noinline int resolve_step(__u32 table, __u32 back)
 		return DROP_NO_TABLE;
 	if (p->halted) {
 		p->halted = 0;
+		enter_path(p, &p->d);
 	} else {
 		rc = find_rule(p, table, back);
 		if (rc)

@@ -25,9 +25,11 @@ __noinline int pass_both(__u32 table, __u32 kind)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();
+	__u32 back;
 
 	if (!p || !n)
 		return 0;
+	back = p->d.flags & FLOW_ADOPTED ? BACK_ELEMENT : BACK_EDGE; /* past the other tier's chain */
 	p->d.kind = kind;
 	p->d.next = p->d.slot = p->d.group = 0;
 	write_flow();
@@ -36,7 +38,7 @@ __noinline int pass_both(__u32 table, __u32 kind)
 	p->establish = 0;
 	reverse_key(&p->rkey, &p->key, n->edge);
 	set_reply_target(p, kind, 0, 0);
-	return write_reply_entry(p, table, BACK_EDGE);
+	return write_reply_entry(p, table, back);
 }
 
 /* Follow an entry that was found. */
@@ -103,7 +105,8 @@ __noinline int follow_at_edge(void)
  * A connection that is older than a chain which cuts such. The end that speaks gets a
  * RST in reply. The other one, which may only wait, as a client does in the middle of a
  * download, gets the packet as a RST: its sequence number is the one expected there, unless
- * others are under way (RFC 9293 §3.5.3). A copy comes in here once more, and RSTs pass.
+ * others are under way (RFC 9293 §3.5.3). A copy comes in here once more, and RSTs pass
+ * (pass_older).
  * (Not of what the HA peer returned: where that came in is not known any more.)
  */
 __noinline int cut(struct __sk_buff *skb)
@@ -114,8 +117,6 @@ __noinline int cut(struct __sk_buff *skb)
 
 	if (!p)
 		return TC_ACT_SHOT;
-	if (p->is & IS_RST)
-		return TC_ACT_OK;
 	count_in(skb, p, p->prev_slot, p->prev);
 	at = p->l4 + 12; /* the header's length and the flags */
 	if (!(p->is & (IS_HOST | IS_TAPPED)) && !p->queried && !bpf_skb_load_bytes(skb, at, &old, 2)) {
@@ -231,6 +232,38 @@ __noinline int unknown_error(struct __sk_buff *skb)
 	return drop(p, DROP_UNCLASSIFIED);
 }
 
+/*
+ * The connection is older than the chain at whose rule the walk has halted, and is cut, or
+ * led past that chain alone: what the operator's chain before has chosen holds.
+ */
+static __always_inline int pass_older(struct __sk_buff *skb, struct pkt *p, struct node *n)
+{
+	struct path *path;
+	int kept, cuts;
+	__u32 slot;
+
+	slot = p->rule_path_slot;
+	path = bpf_map_lookup_elem(&paths, &slot);
+	cuts = path && (path->flags & PATH_CUT);
+	kept = has_functions(&p->d) || p->d.mirror_count;
+	if (cuts && !(p->is & IS_RST))
+		return cut(skb);
+	if (cuts && !kept)
+		return TC_ACT_OK;
+	p->d.kind = has_functions(&p->d) ? NEXT_EXIT : NEXT_PASS;
+	p->d.next = p->d.slot = p->d.group = 0;
+	if (cuts)
+		return GO_ON; /* and leaves no entry, by which others would pass */
+	count_passed_by(p, slot);
+	if (!kept)
+		enter_path(p, &p->d);
+	p->d.flags |= FLOW_ADOPTED;
+	if (has_functions(&p->d))
+		count_begun(p);
+	pass_both(kept ? n->edge_table : 0, p->d.kind);
+	return kept ? GO_ON : TC_ACT_OK;
+}
+
 /* A packet from outside without an established entry. */
 __noinline int classify_ingress(struct __sk_buff *skb)
 {
@@ -284,14 +317,23 @@ __noinline int classify_ingress(struct __sk_buff *skb)
 			return drop(p, DROP_UNCLASSIFIED);
 		}
 	}
-	if ((p->is & IS_NOPORTS) || n->gateways[0])
+	if (p->is & IS_NOPORTS)
 		reason = resolve(n->edge_table, 0);
 	else
 		reason = resolve_halting(p, n->edge_table);
 	if (reason == HALTED) {
 		if (follow_pending())
 			return GO_ON;
-		reason = admit_walk(NOBODY);
+		if (n->gateways[0]) { /* what that one knows does not begin */
+			rc = query_ha_peer(skb, p->rule_path_slot);
+			if (rc != GO_ON)
+				return rc;
+			reason = resolve_halting(p, n->edge_table); /* it has read other rules */
+		}
+		if (reason == HALTED)
+			reason = admit_walk(NOBODY);
+		if (reason == HALTED)
+			return pass_older(skb, p, n);
 	}
 	if (!p->d.matched) {
 		if (p->is & IS_ENCAP)
@@ -302,27 +344,9 @@ __noinline int classify_ingress(struct __sk_buff *skb)
 	path = bpf_map_lookup_elem(&paths, &slot);
 	if (!slot || !path || path->id != p->d.path) {
 		count_in(skb, p, p->prev_slot, p->prev);
-		return drop(p, DROP_NO_TABLE);
+		return drop(p, reason ? reason : DROP_NO_TABLE);
 	}
 	if (p->is & IS_NOPORTS) {
-		count_passed(p);
-		return TC_ACT_OK;
-	}
-	if (n->gateways[0]) { /* what that one knows does not begin */
-		if (follow_pending())
-			return GO_ON;
-		rc = query_ha_peer(skb, slot);
-		if (rc != GO_ON)
-			return rc;
-		if (!admit_all(p))
-			reason = DROP_NEW_FLOWS;
-	}
-	if ((p->is & IS_TCP) && !(p->is & IS_SYN) && bpf_ktime_get_ns() < path->adopt_until) {
-		if (path->flags & PATH_CUT)
-			return cut(skb);
-		clear_functions(&p->d);
-		p->d.flags |= FLOW_ADOPTED;
-		pass_both(0, NEXT_PASS);
 		count_passed(p);
 		return TC_ACT_OK;
 	}

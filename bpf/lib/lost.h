@@ -30,11 +30,11 @@ static __always_inline int leave_by_ha_peer(struct pkt *p, const struct node *n)
 }
 
 /* Does pkt.d come from an entry at the edge whose path is no more? Connections that were
- * older than it go on passing by. */
+ * older than it, and met nothing of it, go on passing by. */
 static __always_inline int is_orphan(const struct pkt *p)
 {
 	return (p->is & IS_EDGE) && p->d.path_slot && !p->d.path &&
-	       (p->d.kind != NEXT_PASS || !(p->d.flags & FLOW_ADOPTED));
+	       (p->d.kind != NEXT_PASS || p->d.mirror_count || !(p->d.flags & FLOW_ADOPTED));
 }
 
 /* Is it of a connection that began through the instance while that was closed here, and

@@ -20,6 +20,8 @@ __noinline __u32 mirror_step(void)
 		return WALK_ENDED;
 	id = p->arg;
 	if (p->action == ACT_TABLE) {
+		if (id <= LAST_CLASSIFIER && (p->d.flags & FLOW_ADOPTED))
+			return WALK_ENDED; /* the flow passes by the other tier's chain */
 		p->table = id;
 		return 0;
 	}

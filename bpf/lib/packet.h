@@ -87,6 +87,7 @@ struct error6 {
 #define SYNC_EVERY 3 /* log2 of the seconds between two messages about an entry to the HA peer */
 
 #define NOBODY MAX_TENANTS /* no tenant's slot */
+#define EVERYBODY (MAX_TENANTS + 1)
 #define NOWHERE (1u << 18) /* the path of packets whose group this node does not have */
 #define MAX_ELEMENTS 32 /* of a path: group numbers have five bits for them */
 /* Any instance's interface takes as many bytes of IP: what is no longer, and too long for a

@@ -70,6 +70,8 @@ func Cases() []Case {
 		{"adoption-clocks", "how long a chain is young the server's clock says, whatever a node's does", adoptionClocks},
 		{"adopted-anew", "a SYN by the ports of a connection that passed by goes through the chain, and so do its answers", adoptedAnew},
 		{"adopted-within", "likewise of a tenant's chain that began within an operator's", adoptedWithin},
+		{"adopted-behind", "a connection older than a tenant's chain passes by that alone, and crosses all of the operator's chain before it", adoptedBehind},
+		{"cut-behind", "a tenant's chain behind an operator's resets older connections where it says so", cutBehind},
 		{"begins-anew", "a connection by the ports of one that has ended goes by the rules in force, whatever that went by", beginsAnew},
 		{"cut", "connections older than the chain are reset where it says so", cuts},
 		{"icmp-errors", "ICMP errors follow the packet they quote and write nothing", icmpErrors},

@@ -1,6 +1,7 @@
 package datapathtest
 
 import (
+	"slices"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -169,6 +170,146 @@ func adoptedWithin(b *testbed) {
 		b.backward(t, fw, op)
 		b.forward(t, op, fw)
 	}
+}
+
+// wrapping lists elements of an operator's chain that stands before a tenant's.
+func (b *testbed) wrapping() [][]*instance {
+	fw, f, copied := b.instance("fw", gateway), b.inline("f", gateway), b.instance("copied", gateway)
+	copied.mirror = true
+	return [][]*instance{{f}, {fw, f}, {f, fw}, {copied}, {fw, copied}, {copied, f}}
+}
+
+// wrapped is a tenant's young chain behind an operator's.
+func wrapped(path onpath.PathID, all, operators, tenants []*instance) (l *layout, young *chain) {
+	guard := one(&chain{path: path, tier: onpath.TierOperator, tenant: "operator", match: toServer()}, operators...)
+	young = one(&chain{path: path + 1, match: toServer(), adopt: time.Hour}, tenants...).chains[0]
+	for _, c := range []*chain{guard.chains[0], young} {
+		for _, e := range c.elements {
+			if e.instances[0].mirror {
+				e.mode, e.none = onpath.ModeMirror, onpath.NoneBypass
+			}
+		}
+	}
+	return &layout{chains: []*chain{guard.chains[0], young}, instances: all}, young
+}
+
+// adoptedBehind: a connection that is older than a tenant's chain passes by that chain alone:
+// it crosses all that stands in the operator's chain before it, in both directions, whoever
+// speaks first. One that begins crosses both.
+func adoptedBehind(b *testbed) {
+	box, g, watcher := b.instance("box", gateway), b.inline("g", gateway), b.instance("watcher", gateway)
+	watcher.mirror = true
+	b.looseEdge()
+	port, path, wrapping := uint16(1), onpath.PathID(1), b.wrapping()
+	all := distinct(append(slices.Concat(wrapping...), box, g, watcher))
+	for _, operators := range wrapping {
+		for _, tenants := range [][]*instance{{box}, {g}, {watcher, box}} {
+			l, young := wrapped(path, all, operators, tenants)
+			young.began = b.h.Now()
+			b.apply(l)
+			for _, t := range []onpath.Tuple{tcp4(port), tcp6(port).Reverse()} {
+				first := t.Src == server6
+				if first {
+					t = t.Reverse()
+				}
+				for range 3 {
+					b.says(t, first, ack, along(operators, first)...)
+					b.says(t, !first, ack, along(operators, !first)...)
+				}
+			}
+			if passed := b.counters(gateway).Paths[young.path].Passed.Packets; passed == 0 {
+				b.t.Errorf("no packet is counted as passed by path %d", young.path)
+			}
+			b.says(tcp4(port+1), false, syn, slices.Concat(operators, tenants)...)
+			if port, path = port+2, path+2; b.t.Failed() {
+				b.t.Fatalf("behind %s, before %s", names(operators), names(tenants))
+			}
+		}
+	}
+}
+
+// cutBehind: likewise of a tenant's chain that cuts what is older: the end that speaks is
+// reset, and RSTs cross the operator's chain, and nothing else does.
+func cutBehind(b *testbed) {
+	box, g := b.instance("box", gateway), b.inline("g", gateway)
+	b.looseEdge()
+	port, path, wrapping := uint16(1), onpath.PathID(1), b.wrapping()
+	all := distinct(append(slices.Concat(wrapping...), box, g))
+	for _, operators := range wrapping {
+		for _, tenants := range [][]*instance{{box}, {g}} {
+			l, young := wrapped(path, all, operators, tenants)
+			young.began, young.cut = b.h.Now(), true
+			b.apply(l)
+			for n, reverse := range []bool{false, true} {
+				t, is := tcp4(port+uint16(n)), along(operators, reverse)
+				for range 2 {
+					b.isCutBehind(t, reverse, is)
+				}
+				b.says(t, reverse, rst, is...)
+				b.isCutBehind(t, reverse, is)
+			}
+			b.says(tcp4(port+2), false, syn, slices.Concat(operators, tenants)...)
+			if port, path = port+3, path+2; b.t.Failed() {
+				b.t.Fatalf("behind %s, before %s", names(operators), names(tenants))
+			}
+		}
+	}
+}
+
+// isCutBehind sends a packet in the middle of a connection by an operator's chain: it is
+// reset at the last instance, or, where functions and mirrors are all, at the edge.
+func (b *testbed) isCutBehind(t onpath.Tuple, reverse bool, is []*instance) {
+	b.t.Helper()
+	p, in, out := newPacket(t), clientNet, serverNet
+	if reverse {
+		p, in, out = newPacket(t.Reverse()), serverNet, clientNet
+	}
+	p.flags, p.seq, p.ack = ack, 1001, 777
+	last := len(is)
+	for last > 0 && (is[last-1].inline != nil || is[last-1].mirror) {
+		last--
+	}
+	sent, at := p.bytes(), in
+	b.send(gateway, in, sent)
+	for _, i := range is[:last] {
+		if i.inline != nil {
+			sent = b.runs(sent, reverse, i)
+			continue
+		}
+		if sent = b.cross(hop{at: i, reverse: reverse, copied: i.mirror}, sent); !i.mirror {
+			at = onpath.DeviceName(i.vport)
+		}
+	}
+	b.dropped(gateway, at, onpath.DropReset)
+	b.isReset(at, p.tuple, 777)
+	if last > 0 {
+		return
+	}
+	p.flags |= rst // the other end, which may wait
+	sent = p.bytes()
+	for _, i := range is {
+		if i.inline != nil {
+			sent = b.runs(sent, reverse, i)
+		} else {
+			sent = b.cross(hop{at: i, reverse: reverse, copied: true}, sent)
+		}
+	}
+	b.same(gateway, out, b.receive(gateway, out).Packet, withTTL(sent, 1))
+}
+
+// along are instances in the order in which a direction crosses them.
+func along(is []*instance, reverse bool) []*instance {
+	if reverse {
+		return reversed(is)
+	}
+	return is
+}
+
+func names(is []*instance) (list []string) {
+	for _, i := range is {
+		list = append(list, i.name)
+	}
+	return list
 }
 
 // cuts: with existing: cut, older connections are reset, also those that passed by a chain

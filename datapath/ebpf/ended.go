@@ -178,7 +178,7 @@ func forget(
 	var keys []flowKey
 	var list []forgotten
 	goes := func(k *flowKey, v *flowValue) bool {
-		adopted := v.kind() == nextPass && v.Flags&flowAdopted != 0
+		adopted := v.kind() == nextPass && v.Flags&flowAdopted != 0 && v.Mirrors[0] == 0
 		return v.Path != 0 && gone(k, v.Path) && (cuts || !adopted)
 	}
 	err := flows.each(ctx, func(k *flowKey, v *flowValue) bool {

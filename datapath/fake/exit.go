@@ -57,7 +57,9 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 	switch g := n.groups[f.context]; {
 	case g != nil:
 		e.group, e.path = g.ID^1, g.Path
-		e.mirrors = n.behind(g, w.key.tuple)
+		if e.mirrors = n.behind(g, w.key.tuple); f.adopted { // none of the other tier's chain
+			e.mirrors = n.reversed(f.mirrors, w.key.tuple)
+		}
 	case n.relayed(w): // it came for functions here, and names their group alone
 		if g := n.firstMet(back.tuple, from); g != nil {
 			e.group, e.path = g.ID, g.Path

@@ -102,6 +102,13 @@ func (n *Node) goOn(w *work, f *flow, g *onpath.Group, begins bool) bool {
 	if d.adopted && from == atElement {
 		n.countPassed(d.passed, w.h.Length)
 	}
+	if d.outcome == toReset && from == atElement && w.h.Flags&packet.RST != 0 { // as cut
+		w.writes = false
+		past := flow{entry: f.entry, context: f.context, path: g.Path, reverse: g.Reverse, mirrors: d.mirrors, functions: d.functions}
+		n.aimAtExit(&past)
+		n.steer(w, &past)
+		return false
+	}
 	if d.outcome == toReset || d.outcome == toDrop { // the entry stays as it is: the next packet asks again
 		if w.uplink != "" {
 			n.countIn(w.key.vport, w.h.Length)

@@ -337,7 +337,6 @@ func (n *Node) classify(w *work) {
 		return
 	case toPass:
 		f.kind, f.path = onpath.NextPass, d.passed
-		f.functions = nil
 		ahead := n.learn(w, w.key, f, w.tenant)
 		back := f
 		back.reverse = !f.reverse
@@ -349,13 +348,16 @@ func (n *Node) classify(w *work) {
 		n.countBegun(w, f.path)
 	case toExit, toRoute:
 		f.kind, f.next = onpath.NextExit, edge
+		if d.adopted {
+			n.countPassed(d.passed, w.h.Length)
+		}
 		if len(f.functions) > 0 {
 			n.countBegun(w, f.path)
 			n.beginFunctions(w, f)
 			return
 		}
 	case toReset:
-		n.cut(w)
+		n.cut(w, d)
 		return
 	default:
 		n.countIn(edge, w.h.Length)
@@ -370,23 +372,31 @@ func (n *Node) classify(w *work) {
 }
 
 // cut resets a connection that is older than a chain which cuts such: the end that speaks
-// by an answer, the other one by what it sent, made a RST. A RST passes.
-func (n *Node) cut(w *work) {
-	if w.h.Flags&packet.RST != 0 {
+// by an answer, the other one by what it sent, made a RST. A RST passes the chain, by what the
+// operator's chain before has chosen, and leaves no entry by which others would pass.
+func (n *Node) cut(w *work, d decision) {
+	if w.h.Flags&packet.RST == 0 {
+		n.countIn(n.edge.Vport, w.h.Length)
+		n.reset(w)
+		if w.asked {
+			return
+		}
+		c := *w
+		c.b = slices.Clone(w.b[:w.h.Length])
+		flags := c.b[w.h.L4+12 : w.h.L4+14] // with the header's length: words are summed up
+		old := slices.Clone(flags)
+		flags[1] |= packet.RST
+		packet.Patch(c.b[w.h.L4+16:w.h.L4+18], old, flags)
+		w = &c
+	}
+	if len(d.functions)+len(d.mirrors) == 0 {
 		n.kernel(w.b, w.h)
 		return
 	}
-	n.countIn(n.edge.Vport, w.h.Length)
-	n.reset(w)
-	if w.asked {
-		return
-	}
-	b := slices.Clone(w.b[:w.h.Length])
-	flags := b[w.h.L4+12 : w.h.L4+14] // with the header's length: words are summed up
-	old := slices.Clone(flags)
-	flags[1] |= packet.RST
-	packet.Patch(b[w.h.L4+16:w.h.L4+18], old, flags)
-	n.kernel(b, w.h)
+	w.writes = false
+	n.steer(w, &flow{
+		kind: onpath.NextExit, next: n.edge.Vport, entry: n.edge.Vport, path: d.path, reverse: d.reverse, mirrors: d.mirrors, functions: d.functions,
+	})
 }
 
 // beginFunctions takes up a flow that meets functions alone: both directions are

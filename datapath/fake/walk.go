@@ -77,8 +77,8 @@ func (n *Node) walkOn(d decision, id onpath.TableID, t onpath.Tuple, h *packet.H
 				}
 				if o, adopted := n.adopt(r, h, from, d.path); adopted {
 					d.outcome, d.passed, d.adopted = o, r.Path, true
-					if o == toPass && len(d.mirrors) > 0 {
-						d.outcome = toExit
+					if o == toPass && len(d.mirrors)+len(d.functions) > 0 {
+						d.outcome = toExit // past that chain alone
 					}
 					return d
 				}
