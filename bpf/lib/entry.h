@@ -300,6 +300,8 @@ static __always_inline __u32 tenant_of_mate(const struct pkt *p, const struct fl
  * number fits if it is not before, nor far ahead of, what the other direction has
  * acknowledged. Where that has not been heard, each may. (Of what an instance of this node
  * began, that direction is known where it comes out of the instance.)
+ * Of a SYN: does it use the ports again? Then what both ends have said before is no more.
+ * While one of them goes on, it does not: anybody can send one.
  */
 __noinline int end_fits(struct flow *e)
 {
@@ -319,6 +321,12 @@ __noinline int end_fits(struct flow *e)
 	}
 	if (!mate || !entry_packets(mate))
 		return 1;
+	if (p->is & IS_ANYSYN) {
+		if (!(p->is & IS_SYN) || !has_ended(e, mate))
+			return 0;
+		mate->flags &= ~(FLOW_FIN | FLOW_RST);
+		return 1;
+	}
 	due = entry_ack(mate);
 	return !due || p->seq - due <= END_AHEAD;
 }
@@ -378,6 +386,8 @@ __noinline int begin_anew(__u32 tenant)
 		e->path = g->path_slot;
 		e->flags &= ~(FLOW_ADOPTED | FLOW_FIN | FLOW_RST | FLOW_REVERSE);
 		e->flags |= g->flags & GROUP_REVERSE ? FLOW_REVERSE : 0;
+		if (mate)
+			mate->flags &= ~(FLOW_FIN | FLOW_RST);
 		return 1;
 	}
 	if (e->flags & FLOW_EMITTED)

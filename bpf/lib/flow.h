@@ -38,13 +38,14 @@ static __always_inline void touch(struct pkt *p, struct flow *e)
 		flags |= FLOW_FIN;
 	if (p->is & IS_RST)
 		flags |= FLOW_RST;
-	if (flags && (e->flags & flags) != flags && end_fits(e))
-		e->flags |= flags;
 	if (p->is & IS_ANYSYN) {
-		if (e->flags & (FLOW_FIN | FLOW_RST))
-			e->flags &= ~(FLOW_FIN | FLOW_RST); /* the ports are used again */
 		p->learn = 1;
+		flags = e->flags & (FLOW_FIN | FLOW_RST);
+	} else {
+		flags &= ~e->flags;
 	}
+	if (flags && end_fits(e))
+		e->flags = p->is & IS_ANYSYN ? e->flags & ~flags : e->flags | flags;
 }
 
 /* LOCAL_… if an address of pkt.key is this node's, else 0. */

@@ -65,6 +65,15 @@ var waysToEnd = []struct {
 		b.says(t, true, fin|ack, reversed(is)...)
 		b.says(t, false, ack, is...)
 	}},
+	{"by FIN, with SYNs in between as anybody may forge them", func(b *testbed, t onpath.Tuple, is ...*instance) {
+		b.says(t, false, fin|ack, is...)
+		b.says(t, false, syn, is...)
+		b.says(t, true, syn, reversed(is)...)
+		b.says(t, true, syn|ack, reversed(is)...)
+		b.says(t, true, fin|ack, reversed(is)...)
+		b.says(t, true, syn|ack, reversed(is)...)
+		b.says(t, false, ack, is...)
+	}},
 	{"by a RST of the server", func(b *testbed, t onpath.Tuple, is ...*instance) { b.says(t, true, rst|ack, reversed(is)...) }},
 	{"by a RST of the client", func(b *testbed, t onpath.Tuple, is ...*instance) { b.says(t, false, rst|ack, is...) }},
 }

@@ -181,6 +181,9 @@ func (n *Node) begunAnew(w *work, f *flow) bool {
 	default:
 		f.kind, f.next, f.functions, f.mirrors, f.adopted, f.answered = onpath.NextPending, 0, nil, nil, false, 0
 		f.noted, f.fin, f.rst, f.path, f.reverse = false, false, false, n.groups[f.context].Path, n.groups[f.context].Reverse
+		if back != nil {
+			back.fin, back.rst = false, false
+		}
 	}
 	return true
 }
@@ -205,11 +208,7 @@ const endAhead = 1 << 22
 // endFits reports whether the other end may take a packet's FIN or RST for one: others end
 // nothing. Where that end has not been heard, each may.
 func (n *Node) endFits(w *work, f *flow) bool {
-	m, back := n.back(w, f)
-	if back == nil && w.key.vport == n.edgeVport() && f.kind == onpath.NextVport {
-		m.vport = f.next // an instance of this node began it
-		back = n.find(m, f.tenant)
-	}
+	m, back := n.heardBack(w, f)
 	if back == nil || back.packets == 0 || !w.h.Whole() {
 		return true
 	}
@@ -218,6 +217,30 @@ func (n *Node) endFits(w *work, f *flow) bool {
 		due &^= 0xff // an entry elsewhere has no room for it
 	}
 	return due == 0 || binary.BigEndian.Uint32(w.b[w.h.L4+4:])-due <= endAhead
+}
+
+// heardBack is back, also of what an instance of this node began: there it comes out of that.
+func (n *Node) heardBack(w *work, f *flow) (flowKey, *flow) {
+	m, back := n.back(w, f)
+	if back == nil && w.key.vport == n.edgeVport() && f.kind == onpath.NextVport {
+		m.vport = f.next
+		back = n.find(m, f.tenant)
+	}
+	return m, back
+}
+
+// portsAgain reports whether a SYN uses the ports of a connection again, so that what its ends
+// have said is no more. While one of them goes on, a SYN does not: anybody can send one.
+func (n *Node) portsAgain(w *work, f *flow) bool {
+	_, back := n.heardBack(w, f)
+	if back == nil || back.packets == 0 {
+		return true
+	}
+	if !w.h.Begins() || !hasEnded(f, back) {
+		return false
+	}
+	back.fin, back.rst = false, false
+	return true
 }
 
 // hasEnded reports whether the connection of two entries at one place has ended; back may be

@@ -42,10 +42,16 @@ func (n *Node) touch(w *work, f *flow) {
 	f.packets += n.pieces()
 	f.bytes += n.wire(w.h.Length)
 	if w.h.Protocol == packet.TCP {
-		begins := w.h.Flags&packet.SYN != 0 // the ports are used again
-		ends := w.h.Flags&(packet.FIN|packet.RST) != 0 && n.endFits(w, f)
-		f.fin = !begins && (f.fin || ends && w.h.Flags&packet.FIN != 0)
-		f.rst = !begins && (f.rst && !goesOn || ends && w.h.Flags&packet.RST != 0)
+		f.rst = f.rst && !goesOn
+		switch {
+		case w.h.Flags&packet.SYN != 0:
+			if (f.fin || f.rst) && n.portsAgain(w, f) {
+				f.fin, f.rst = false, false
+			}
+		case w.h.Flags&(packet.FIN|packet.RST) != 0 && n.endFits(w, f):
+			f.fin = f.fin || w.h.Flags&packet.FIN != 0
+			f.rst = f.rst || w.h.Flags&packet.RST != 0
+		}
 		n.noteTCP(w, f)
 	}
 }
