@@ -65,6 +65,40 @@ func TestObjects(t *testing.T) {
 	}
 }
 
+// TestObjectsOfTypes: an object that a message of its type does not have is refused, and so is
+// a stack proposal without its data, and whatever has both flags (RFC 5971 §5.1, §A.2.1).
+func TestObjectsOfTypes(t *testing.T) {
+	for _, c := range []struct {
+		of      int // which sample
+		heads   []uint16
+		subcode int
+		about   uint16
+	}{
+		{0, []uint16{objResponderCookie}, 3, objResponderCookie}, {0, []uint16{objHelloID}, 3, objHelloID},
+		{2, []uint16{objQueryCookie}, 3, objQueryCookie}, {3, []uint16{objStackProposal, objStackConfig}, 3, objStackProposal},
+		{0, []uint16{objStackProposal}, 2, objStackConfig}, {1, []uint16{objStackConfig}, 2, objStackProposal},
+		{0, []uint16{objStackProposal, objStackConfig}, -1, 0}, {0, []uint16{0xc000 | objNAT}, 5, objNAT},
+		{0, []uint16{0x8000 | objNAT}, -1, 0},
+	} {
+		b := samples()[c.of].Append(nil)
+		for _, h := range c.heads {
+			b = appendObject(b, h, []byte("abcd"))
+			b[7] += 2
+		}
+		_, err := Parse(b)
+		if c.subcode < 0 {
+			if err != nil {
+				t.Errorf("type %d with %x: %v", c.of, c.heads, err)
+			}
+			continue
+		}
+		want := append([]byte{0, infoType, 0, 1}, words(int(c.about))...)
+		if e, ok := err.(*Error); !ok || e.Code != codeObjectType || int(e.Subcode) != c.subcode || e.Info[5] != want[5] {
+			t.Errorf("type %d with %x: %v, want subcode %d about object %d", c.of, c.heads, err, c.subcode, c.about)
+		}
+	}
+}
+
 // FuzzParse: nothing that comes in panics, and what is read is written alike.
 func FuzzParse(f *testing.F) {
 	for _, m := range samples() {

@@ -3,6 +3,7 @@ package gist
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 )
 
 // Numbers of RFC 5971 §9, and of this signalling application.
@@ -238,19 +239,20 @@ func (m *Message) checkHeader(version byte) *Error {
 // object takes one object up.
 func (m *Message) object(head uint16, v []byte, seen *[objects]bool) (e *Error) {
 	kind := head & 0xfff
-	if kind >= objects {
-		switch head >> 14 {
-		case 0:
-			return protocolError(codeObjectType, 1)
-		case 2:
+	switch {
+	case head>>14 == 3:
+		return protocolError(codeObjectType, 5)
+	case kind >= objects && head>>14 == 0:
+		return protocolError(codeObjectType, 1)
+	case kind >= objects:
+		if head>>14 == 2 {
 			m.Others = append(m.Others, Object{head & 0xcfff, v})
-		case 3:
-			return protocolError(codeObjectType, 5)
 		}
 		return nil
-	}
-	if seen[kind] {
+	case seen[kind]:
 		return protocolError(codeObjectType, 0)
+	case !slices.Contains(objectsOf[m.Type].needed, kind) && !slices.Contains(objectsOf[m.Type].allowed, kind):
+		return protocolError(codeObjectType, 3)
 	}
 	seen[kind] = true
 	switch kind {
@@ -291,25 +293,29 @@ func (m *Message) raw(kind uint16) *[]byte {
 	return &m.Payload
 }
 
+// objectsOf are the objects that messages of each type must have, and those that they may
+// (§5.1), in datagram mode.
+var objectsOf = [Hello + 1]struct{ needed, allowed []uint16 }{
+	Query: {[]uint16{objMRI, objSession, objNLI, objQueryCookie}, []uint16{objNAT, objStackProposal, objStackConfig, objPayload}},
+	Response: {[]uint16{objMRI, objSession, objNLI, objQueryCookie},
+		[]uint16{objNAT, objResponderCookie, objStackProposal, objStackConfig, objPayload}},
+	Confirm:      {[]uint16{objMRI, objSession, objNLI}, []uint16{objResponderCookie, objStackProposal, objStackConfig, objPayload}},
+	Data:         {[]uint16{objMRI, objSession, objNLI, objPayload}, []uint16{objNAT}},
+	ErrorMessage: {[]uint16{objError}, []uint16{objNAT, objNLI}},
+	Hello:        {[]uint16{objHelloID}, nil},
+}
+
 // checkObjects says whether the message has what its type needs (§5.1), in datagram mode.
 func (m *Message) checkObjects() *Error {
-	needed := []uint16{}
-	switch m.Type {
-	case Query:
-		needed = []uint16{objMRI, objSession, objNLI, objQueryCookie}
-	case Response:
-		needed = []uint16{objMRI, objSession, objNLI, objQueryCookie}
-		if m.ResponderCookie != nil && !m.Reply {
-			return protocolError(codeHeader, 2)
-		}
-	case Confirm:
-		needed = []uint16{objMRI, objSession, objNLI}
-	case Data:
-		needed = []uint16{objMRI, objSession, objNLI, objPayload}
-	case ErrorMessage:
-		needed = []uint16{objError}
-	case Hello:
+	if m.Type == Hello {
 		return protocolError(codeEncapsulation, 0)
+	}
+	if m.Type == Response && m.ResponderCookie != nil && !m.Reply {
+		return protocolError(codeHeader, 2)
+	}
+	needed := objectsOf[m.Type].needed
+	if m.Type != Confirm && (m.StackProposal != nil) != (m.StackConfig != nil) {
+		needed = append(slices.Clone(needed), objStackProposal, objStackConfig)
 	}
 	for _, kind := range needed {
 		if !m.has(kind) {

@@ -93,6 +93,9 @@ func (b bytesOf) Read(p []byte) (int, error) {
 func newSimulation(t *testing.T, seed uint64) *simulation {
 	s := &simulation{t: t, random: rand.New(rand.NewPCG(seed, 24)), now: now, nodes: map[netip.Addr]*simulated{}, timeout: 15 * time.Second}
 	s.loss, s.silent = s.random.Float64()*0.3, s.random.IntN(3) == 0
+	if s.random.IntN(5) == 0 { // as by one satellite, or two
+		s.delay, s.timeout = []time.Duration{300 * time.Millisecond, time.Second}[s.random.IntN(2)], time.Minute
+	}
 	count := 1 + s.random.IntN(5)
 	var all []netip.Addr
 	for i := range count {
@@ -320,7 +323,7 @@ func (s *simulation) request(m *Message) (*Message, error) {
 }
 
 func simSetup() *Message {
-	return &Message{Type: Setup, Module: "m", TTL: 2 * time.Minute, URL: "http://10.9.0.2/m.wasm", Hash: HashOf([]byte("m")),
+	return &Message{Type: Setup, Module: "m", TTL: 5 * time.Minute, URL: "http://10.9.0.2/m.wasm", Hash: HashOf([]byte("m")),
 		FilterTo: []netip.Prefix{netip.MustParsePrefix("10.9.0.2/32")}}
 }
 
