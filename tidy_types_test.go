@@ -378,7 +378,7 @@ var giants = map[string]struct {
 	name string
 	most int
 }{
-	"api": {"Server", 0}, "control": {"Controller", 2}, "node": {"Agent", 1},
+	"api": {"Server", 0}, "control": {"Controller", 2}, "node": {"Agent", 0},
 }
 
 // TestPartsReachNothingBack: what a part is given is neither the type that puts the parts

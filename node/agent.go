@@ -151,7 +151,7 @@ func New(o Options) (*Agent, error) {
 	a.meters, a.flows = meter.New(a.part), meter.NewFlows(a.part)
 	a.rounds, a.plans = base.NewRounds(), &plans{}
 	forwarding := &wiring.Forwarding{Dir: a.part.Dir}
-	a.peers, a.faults = peers.New(a.part, a.rounds), fault.New(a.part, o.FaultKeeper)
+	a.peers = peers.New(a.part, a.rounds)
 	a.machine = machine.New(a.part, a.rounds, machine.Options{Spec: o.Spec, SetForwarding: o.SetForwarding})
 	a.exempt = machine.NewExempt(a.part, a.rounds, a.machine, a.up)
 	a.punts = punt.New()
@@ -160,6 +160,7 @@ func New(o Options) (*Agent, error) {
 		Meters:     a.meters,
 		Forwarding: forwarding},
 		instance.Options{Runtimes: o.Runtimes, Open: o.Open, Secrets: o.Secrets, StopGrace: o.StopGrace})
+	a.faults = fault.New(a.part, o.FaultKeeper, a.instances)
 	a.apply = &applier{part: a.part, rounds: a.rounds, plans: a.plans, instances: a.instances, meters: a.meters, machine: a.machine,
 		exempt: a.exempt, peers: a.peers, forwarding: forwarding, took: newApplyTime()}
 	return a, nil

@@ -44,7 +44,7 @@ func (a *Agent) faultOfNode(r onpath.FaultRequest) (*onpath.Fault, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := fault.Node{Underlay: device, Port: cmp.Or(spec.Underlay.Port, onpath.DefaultTunnelPort), Running: a.running}
+	n := fault.Node{Underlay: device, Port: cmp.Or(spec.Underlay.Port, onpath.DefaultTunnelPort)}
 	if r.Peer != "" {
 		peer, err := peerNamed(a.plans.get().wanted, a.opt.Name, r.Peer)
 		if err != nil {
@@ -87,14 +87,4 @@ func peerNamed(plan *onpath.NodePlan, self, name string) (onpath.Peer, error) {
 		e.Remedy = "it has some to " + strings.Join(names, ", ")
 	}
 	return onpath.Peer{}, e
-}
-
-// running are the first processes of all instances.
-func (a *Agent) running() (list []int) {
-	for _, f := range a.instances.Facts() {
-		if f.Process != nil && f.Process.Pid() != 0 {
-			list = append(list, f.Process.Pid())
-		}
-	}
-	return list
 }

@@ -40,15 +40,23 @@ type lease struct {
 
 // Faults causes faults, and ends them.
 type Faults struct {
-	part     *base.Part
-	keeper   []string
-	mu       sync.Mutex // serialises what begins and ends faults
-	replaced sync.Map   // IDs of those whose place another took before their time
+	part      *base.Part
+	keeper    []string
+	instances Instances
+	mu        sync.Mutex // serialises what begins and ends faults
+	replaced  sync.Map   // IDs of those whose place another took before their time
 }
 
 // New makes one. keeper is a command that, given the file of a fault as its last argument,
 // calls Keep; empty: faults end when an agent runs.
-func New(p *base.Part, keeper []string) *Faults { return &Faults{part: p, keeper: keeper} }
+func New(p *base.Part, keeper []string, i Instances) *Faults {
+	return &Faults{part: p, keeper: keeper, instances: i}
+}
+
+// Instances are those of the node.
+type Instances interface {
+	PIDs() []int // of the first processes
+}
 
 // Instance is what a fault of an instance is done to.
 type Instance struct {

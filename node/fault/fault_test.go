@@ -102,7 +102,7 @@ func TestSignalsNobodyElse(t *testing.T) {
 // of the last, also of one that an agent before has caused.
 func TestEndLike(t *testing.T) {
 	d := base.Dir(t.TempDir())
-	f := New(&base.Part{Dir: d}, nil)
+	f := New(&base.Part{Dir: d}, nil, nil)
 	asked := onpath.FaultRequest{Kind: onpath.FaultStall, Instance: "acme/fw-1"}
 	if err := f.endLike(asked); err != nil {
 		t.Fatal("before any:", err)
@@ -142,7 +142,7 @@ func TestEndLike(t *testing.T) {
 // says nothing of one whose place another took.
 func TestToldOfLateEnd(t *testing.T) {
 	p := &base.Part{Dir: base.Dir(t.TempDir()), Log: slog.New(slog.DiscardHandler), Clock: base.WallClock{}, Events: &base.Events{}}
-	f := New(p, nil)
+	f := New(p, nil, nil)
 	l := &lease{Fault: onpath.Fault{ID: "drop-1", Kind: onpath.FaultDrop, Instance: "acme/fw-1", Until: time.Now()}}
 	if err := saveLease(p.Dir, l); err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestEndedByTwo(t *testing.T) {
 		t.Skip("needs root to create network namespaces")
 	}
 	p := &base.Part{Dir: base.Dir(t.TempDir()), Log: slog.New(slog.DiscardHandler), Clock: base.WallClock{}, Events: &base.Events{}}
-	f := New(p, nil)
+	f := New(p, nil, nil)
 	ns := filepath.Join(t.TempDir(), "ns")
 	if err := netnsrun.Create(ns); err != nil {
 		t.Fatal(err)

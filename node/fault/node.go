@@ -29,8 +29,6 @@ type Node struct {
 	Underlay string // the device with the underlay address
 	Port     uint16 // of tunnels
 	Peer     netip.Addr
-	// Running gives the first processes of all instances at the time of the call.
-	Running func() []int
 }
 
 // OfNode causes a fault of this node.
@@ -48,7 +46,7 @@ func (f *Faults) OfNode(r onpath.FaultRequest, n Node) (*onpath.Fault, error) {
 		Began: now, Until: now.Add(time.Duration(r.For)), Devices: []string{n.Underlay},
 	}}
 	if r.Kind == onpath.FaultKillNode {
-		l.Fault.Processes = n.Running()
+		l.Fault.Processes = f.instances.PIDs()
 	}
 	if err := saveLease(p.Dir, l); err != nil {
 		return nil, err
@@ -65,7 +63,7 @@ func (f *Faults) OfNode(r onpath.FaultRequest, n Node) (*onpath.Fault, error) {
 		Message: fmt.Sprintf("%s%s on purpose%s, for %s", r.Kind, at, byWhom(r), r.For)})
 	p.Go(func(ctx context.Context) { f.endInTime(ctx, l) })
 	if r.Kind == onpath.FaultKillNode {
-		time.AfterFunc(answered, func() { f.die(l, n.Running) })
+		time.AfterFunc(answered, func() { f.die(l) })
 	}
 	return &l.Fault, nil
 }
@@ -79,7 +77,7 @@ func (l *lease) cut() error {
 }
 
 // die kills the instances and stops this agent, if the fault has not ended already.
-func (f *Faults) die(l *lease, running func() []int) {
+func (f *Faults) die(l *lease) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, err := os.Stat(leaseFile(f.part.Dir, l.Fault.ID)); err != nil || time.Until(l.Fault.Until) <= 0 {
@@ -91,7 +89,7 @@ func (f *Faults) die(l *lease, running func() []int) {
 		return
 	}
 	defer cancel()
-	for _, pid := range running() {
+	for _, pid := range f.instances.PIDs() {
 		p := processID{pid, startOf(pid)}
 		if err := p.signal(unix.SIGKILL); err != nil {
 			f.part.Log.Error("an instance is not killed with its node", "process", p.PID, "err", err)

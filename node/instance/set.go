@@ -354,6 +354,16 @@ func (s *Set) Readings() (r meter.Readings) {
 	return r
 }
 
+// PIDs are the first processes of all instances.
+func (s *Set) PIDs() (list []int) {
+	for _, f := range s.Facts() {
+		if f.Process != nil && f.Process.Pid() != 0 {
+			list = append(list, f.Process.Pid())
+		}
+	}
+	return list
+}
+
 // AwaitLooked waits until every instance's devices have been looked at once, so
 // that the first configuration takes away no vport that lives.
 func (s *Set) AwaitLooked(ctx context.Context) {
