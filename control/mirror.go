@@ -92,18 +92,20 @@ func ofDeployment(i *onpath.Instance) onpath.Key {
 	return onpath.Key{Kind: onpath.KindDeployment, Tenant: i.Metadata.Tenant, Name: i.Spec.Deployment}
 }
 
-// merge takes over the list of a kind as of a revision.
-func (m *mirror) merge(kind onpath.Kind, list []onpath.Object, revision int64) {
+// merge takes over the list of a kind as of a revision, and reports whether it was news: the
+// watch brings it later, and then it is none.
+func (m *mirror) merge(kind onpath.Kind, list []onpath.Object, revision int64) (news bool) {
 	there := make(map[onpath.Key]bool, len(list))
 	for _, o := range list {
 		there[onpath.KeyOf(o)] = true
-		m.put(o)
+		news = m.put(o) || news
 	}
 	for k := range m.objects {
 		if k.Kind == kind && !there[k] {
-			m.remove(k, revision)
+			news = m.remove(k, revision) || news
 		}
 	}
+	return news
 }
 
 // load reads the whole store; it returns the revision to watch from.
@@ -184,14 +186,15 @@ func (c *Controller) changed(e onpath.StoreEvent) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e.Object == nil {
-		gone := c.mirror.remove(e.Key, e.Revision)
+		news := c.mirror.remove(e.Key, e.Revision)
+		gone := c.mirror.objects[e.Key] == nil       // here, or by a check that read the store earlier
 		if gone && e.Key.Kind == onpath.KindTenant { // the next of its name is somebody else
 			c.events.Forget(e.Key.Name)
 		}
 		if st := c.nodes[e.Key.Name]; gone && e.Key.Kind == onpath.KindNode && st != nil && !st.connected {
 			delete(c.nodes, e.Key.Name)
 		}
-		return gone
+		return news
 	}
 	old := c.mirror.objects[e.Key]
 	if !c.mirror.put(e.Object) {

@@ -135,8 +135,11 @@ func (c *Controller) relist(ctx context.Context, kinds []onpath.Kind) error {
 			return err
 		}
 		c.mu.Lock()
-		c.mirror.merge(k, list, revision)
+		news := c.mirror.merge(k, list, revision)
 		c.mu.Unlock()
+		if news {
+			c.wake.ring()
+		}
 	}
 	return nil
 }

@@ -65,3 +65,43 @@ func TestRenewalIsNoNews(t *testing.T) {
 	is("its end", true, func() { claim.Status.State = onpath.ClaimLost })
 	is("another specification", true, func() { claim.Metadata.Generation++ })
 }
+
+// TestCheckWakes: what a check, or another's dry run, reads before the watch brings it is
+// planned all the same.
+func TestCheckWakes(t *testing.T) {
+	s := mem.New(mem.Options{})
+	c := New(Options{Store: s})
+	o := newObject(onpath.KindTenant, "acme")
+	write := func(change onpath.Change) {
+		t.Helper()
+		if _, err := s.Write(t.Context(), onpath.Batch{Changes: []onpath.Change{change}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reads := func(what string, news bool) {
+		t.Helper()
+		if err := c.freshen(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-c.wake:
+			if !news {
+				t.Errorf("%s: the loop looks again", what)
+			}
+		default:
+			if news {
+				t.Errorf("%s: nobody looks", what)
+			}
+		}
+	}
+	write(onpath.Change{Key: onpath.KeyOf(o), Object: o})
+	reads("a new object", true)
+	reads("the same", false)
+	write(onpath.Change{Key: onpath.KeyOf(o), Version: onpath.AnyVersion})
+	c.events.Tell(onpath.Key{Kind: onpath.KindChain, Tenant: "acme", Name: "web"}, "Taken", "by somebody", true)
+	reads("a deletion", true)
+	c.changed(onpath.StoreEvent{Key: onpath.KeyOf(o), Revision: 1 << 40})
+	if n := c.events.Kept("acme"); n != 0 {
+		t.Errorf("%d events of a tenant that is gone are kept for the next of its name", n)
+	}
+}

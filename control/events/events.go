@@ -210,6 +210,13 @@ func (l *Log) Forget(tenant string) {
 	}
 }
 
+// Kept is how many events a tenant has.
+func (l *Log) Kept(tenant string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.tenant[tenant])
+}
+
 // named finds an event that is kept; its words may have changed meanwhile.
 func (l *Log) named(tenant, name string) *onpath.Event {
 	for _, e := range slices.Backward(l.tenant[tenant]) {
