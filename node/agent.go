@@ -113,6 +113,7 @@ type Agent struct {
 	retry   chan struct{} // a plan was refused
 	taking  sync.Mutex    // serialises SetPlan
 	joining sync.Mutex    // serialises reconcile
+	telling sync.Mutex    // serialises tellEngines: what is newer is told later
 
 	session atomic.Pointer[Session] // once there is one
 }
@@ -224,7 +225,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.reconcile()
 	a.part.Go(a.machine.Watch)
 	a.part.Go(a.peers.Run)
-	a.part.Go(func(ctx context.Context) { watchNewFlows(ctx, a.part) })
+	a.part.Go(func(ctx context.Context) { meter.WatchNewFlows(ctx, a.part) })
 	a.part.Go(a.instances.Run)
 	a.part.Go(a.retryPlan)
 	a.part.Go(a.countLoop)
@@ -292,6 +293,8 @@ func (a *Agent) takeLeases() {
 
 // tellEngines tells leases how their engines are.
 func (a *Agent) tellEngines() {
+	a.telling.Lock()
+	defer a.telling.Unlock()
 	a.takeLeases()
 	number := a.plans.get().leased.Number
 	engines := map[onpath.VportID]onpath.LeaseStatus{}

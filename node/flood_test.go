@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/node"
+	"github.com/onpath/onpath/node/meter"
 )
 
 // TestFloodTold: the agent tells that a tenant begins too many flows, and that it is
@@ -26,16 +26,16 @@ func TestFloodTold(t *testing.T) {
 		pass()
 	}
 	heard := func(reason string) bool { return slices.Contains(r.server.reasons(), reason) }
-	for n := uint64(10); n < 1000 && !heard(node.ReasonNewFlowsOver); n += 10 {
+	for n := uint64(10); n < 1000 && !heard(meter.ReasonNewFlowsOver); n += 10 {
 		count(n)
 		pass()
 	}
-	for i := 0; i < 1000 && !heard(node.ReasonNewFlowsWithin); i++ {
+	for i := 0; i < 1000 && !heard(meter.ReasonNewFlowsWithin); i++ {
 		pass()
 	}
 	var about []string
 	for _, e := range r.server.told() {
-		if e.Reason == node.ReasonNewFlowsOver || e.Reason == node.ReasonNewFlowsWithin {
+		if e.Reason == meter.ReasonNewFlowsOver || e.Reason == meter.ReasonNewFlowsWithin {
 			about = append(about, e.About)
 		}
 	}

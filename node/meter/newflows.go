@@ -1,4 +1,4 @@
-package node
+package meter
 
 import (
 	"context"
@@ -22,8 +22,8 @@ const (
 	refusedCalm  = 30 * time.Second
 )
 
-// watchNewFlows tells of tenants that begin more flows than they may.
-func watchNewFlows(ctx context.Context, p *base.Part) {
+// WatchNewFlows tells of tenants that begin more flows than they may.
+func WatchNewFlows(ctx context.Context, p *base.Part) {
 	tenants := map[string]*refusals{}
 	for p.Clock.Sleep(ctx, refusedEvery) == nil {
 		counts, err := refusedPackets(ctx, p.Datapath)
