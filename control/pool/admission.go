@@ -18,6 +18,8 @@ type admission struct {
 	accounting *accounting
 	use        func(reservation onpath.Key) Use // nil: unknown
 	now        time.Time
+	// touched are the reservations that the request names, and those that make room for them.
+	touched map[onpath.Key]bool
 }
 
 // usedFor is what a reservation is used for.

@@ -132,24 +132,44 @@ type tentative struct {
 	decisions []*decision
 	requests  map[string]onpath.PromiseRequest // of nodes that promise more than before
 	loads     int
+	over      chan struct{} // closed when they are held no more
 }
 
-// hold has something decided on reservations of which nothing is being written.
+// hold has something decided on reservations on which nobody else decides.
 func (p *Pool) hold(keys []onpath.Key, decide func(admission) ([]*decision, error)) (h tentative, err error) {
 	if err := p.Held(); err != nil {
 		return h, err
 	}
 	p.queue.observe()
-	p.queue.look(func(s *state) {
-		if err = s.ready(); err != nil {
-			return
+	for {
+		var others <-chan struct{}
+		p.queue.look(func(s *state) {
+			if others = s.rows.tentativeOf(keys); others == nil {
+				h, err = s.decideTentatively(keys, decide)
+			}
+		}, keys...)
+		if others == nil {
+			return h, err
 		}
-		h.loads = s.loads
-		if h.decisions, err = decide(s.admission()); err == nil {
-			h.requests = s.promises.requestsOf(h.decisions, s.clock())
-		}
-	}, keys...)
-	return h, err
+		<-others
+	}
+}
+
+func (s *state) decideTentatively(keys []onpath.Key, decide func(admission) ([]*decision, error)) (h tentative, err error) {
+	if err := s.ready(); err != nil {
+		return h, err
+	}
+	a := s.admission()
+	a.touched = map[onpath.Key]bool{}
+	for _, k := range keys {
+		a.touched[k] = true
+	}
+	h.loads = s.loads
+	if h.decisions, err = decide(a); err != nil {
+		return h, err
+	}
+	h.requests, h.over = s.promises.requestsOf(h.decisions, s.clock()), s.rows.markTentative(h.decisions)
+	return h, nil
 }
 
 // confirmNodes asks nodes whether they keep what they will have promised, and names those that do
@@ -183,6 +203,7 @@ const confirmTimeout = 2 * time.Second
 // stillHeld lets decisions go that a node did not confirm, or that somebody else has overtaken.
 // A node that did not confirm is not asked again for a while.
 func (s *state) stillHeld(h tentative, refused []string) error {
+	s.rows.endTentative(h.decisions, h.over)
 	for _, name := range refused {
 		s.promises.refuse(name, s.clock())
 	}

@@ -154,7 +154,7 @@ func (s *state) open(carried map[string]ledger.Carried) (accounts []string, over
 	}
 	for _, k := range sortedKeysOf(s.rows.entries) {
 		o := s.rows.entries[k].obj
-		if o.Status.State.Live() || s.rows.pending[k] != nil || s.use != nil && s.use(k).Nodes != nil {
+		if o.Status.State.Live() || s.rows.isBusy(k) || s.use != nil && s.use(k).Nodes != nil {
 			continue
 		}
 		at := o.Status.End()

@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -237,4 +238,58 @@ func TestReadAgainWhileWriting(t *testing.T) {
 	if got := f.queue.state.promises.cal.Peak(at, start, start.Add(10*time.Hour)); err != nil || got != cores(1) {
 		t.Errorf("%v; node %s has promised %v", err, at, got)
 	}
+}
+
+// TestEverybodyAtOnce: requests, changes, cancellations, moves, entries and what is due come at
+// once, while nodes drain and come back. The calendar and the ledger are what is stored.
+func TestEverybodyAtOnce(t *testing.T) {
+	f := setUp(t)
+	f.prices(simple)
+	f.credit(10_000_000_000)
+	seed := time.Now().UnixNano()
+	t.Logf("seed %d", seed)
+	var users, ticking sync.WaitGroup
+	for u := range uint64(6) {
+		users.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(seed), u))
+			for range 60 {
+				k := onpath.Key{Kind: onpath.KindReservation, Tenant: onpath.DefaultTenant, Name: fmt.Sprint("r", r.IntN(8))}
+				o := request(k.Name, time.Duration(1+r.IntN(3))*time.Hour, 5*time.Hour, cores(float64(1+r.IntN(8))/4))
+				o.Spec.Instances, o.Spec.Cloudlet = 1+r.IntN(2), "fra"
+				switch r.IntN(6) {
+				case 0:
+					_, _ = f.Apply(t.Context(), nil, []onpath.Key{k}, false)
+				case 1:
+					_, _ = f.Move(t.Context(), k, "fra-1", "")
+				case 2:
+					_, _ = f.Enter(t.Context(), k.Tenant, onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 1, Reference: fmt.Sprint(u, r.Uint64())})
+				default:
+					_, _ = f.Apply(t.Context(), []*onpath.Reservation{o}, nil, r.IntN(4) == 0)
+				}
+			}
+		})
+	}
+	over := make(chan bool)
+	ticking.Go(func() {
+		for k := 0; ; k++ {
+			select {
+			case <-over:
+				return
+			default:
+			}
+			n := f.nodes["fra-2"]
+			n.Drain = k%20 > 14
+			n.Usable = !n.Drain
+			f.Observe([]Node{f.nodes["fra-1"], n, f.nodes["par-1"], f.nodes["lon-1"]}, f.cls)
+			f.Tick(t.Context())
+		}
+	})
+	users.Wait()
+	close(over)
+	ticking.Wait()
+	s := &sequence{fixture: f, accepted: map[string]bool{}, latest: start}
+	s.check()
+	f.restart()
+	s.check()
+	s.ledger()
 }

@@ -95,7 +95,7 @@ func (a admission) makeRoom(d *decision, i int, next []onpath.ReservationSlot, n
 			x.displacedBy, x.displacedAt = d.key.Tenant, now
 			a.promises.displaced.note(x)
 		}
-		moved = append(moved, x)
+		moved, a.touched[x.key] = append(moved, x), true
 		gone = latest(gone, x.obj.Status.Places[m.place].LeavingUntil)
 		if z := end(next[len(next)-1].Until); !gone.Before(z) {
 			break // it would be over by then
@@ -125,7 +125,7 @@ func tooManyDisplaced(d *decision, node string, again time.Time) error {
 func (a admission) findMovers(d *decision, i int, node string) []mover {
 	var out []mover
 	for k, e := range a.rows.entries {
-		if !e.obj.Status.State.Live() || a.rows.pending[k] != nil {
+		if !e.obj.Status.State.Live() || e != d.old && (a.rows.isBusy(k) || a.touched[k]) {
 			continue
 		}
 		for j, x := range e.obj.Status.Places {
@@ -271,7 +271,7 @@ func (p *Pool) finishMoves(ctx context.Context) {
 // and holds that; nil: none has.
 func (a admission) leaveEarly(k onpath.Key) *decision {
 	e, now := a.rows.entries[k], a.now
-	if e == nil || a.rows.pending[k] != nil || a.use == nil {
+	if e == nil || a.rows.isBusy(k) || a.use == nil {
 		return nil
 	}
 	use := a.use(k)
@@ -307,7 +307,7 @@ func (a admission) findWaiting(node string, until time.Time, but onpath.Key, now
 	var out []*decision
 	for k, e := range a.rows.entries {
 		st := &e.obj.Status
-		if k == but || a.rows.pending[k] != nil || !st.State.Live() || !st.Holds.Equal(until) || !slices.ContainsFunc(st.Places,
+		if k == but || a.rows.isBusy(k) || !st.State.Live() || !st.Holds.Equal(until) || !slices.ContainsFunc(st.Places,
 			func(x onpath.ReservedPlace) bool { return x.Node == node }) {
 			continue
 		}

@@ -83,7 +83,7 @@ func (p *Pool) tendAll(ctx context.Context) (list []writing) {
 	p.queue.look(func(s *state) { concerned = sortedKeysOf(s.admission().findConcerned()) })
 	for _, k := range concerned {
 		w, err := p.write(ctx, func(s *state) (*decision, map[string]*ledger.Book, error) {
-			if e := s.rows.entries[k]; e != nil && s.rows.pending[k] == nil && e.obj.Status.State.Live() {
+			if e := s.rows.entries[k]; e != nil && !s.rows.isBusy(k) && e.obj.Status.State.Live() {
 				return s.admission().tendPlaces(e)
 			}
 			return nil, nil, nil
@@ -109,7 +109,7 @@ func (a admission) findConcerned() map[onpath.Key]*entry {
 	}
 	concerned := map[onpath.Key]*entry{}
 	for k, e := range a.rows.entries {
-		if e.obj.Status.State.Live() && a.rows.pending[k] == nil && (a.rows.lost[k] || slices.ContainsFunc(e.obj.Status.Places,
+		if e.obj.Status.State.Live() && !a.rows.isBusy(k) && (a.rows.lost[k] || slices.ContainsFunc(e.obj.Status.Places,
 			func(x onpath.ReservedPlace) bool { return a.promises.nodes[x.Node].Gone })) {
 			concerned[k] = e
 		}

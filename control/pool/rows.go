@@ -17,12 +17,15 @@ type rows struct {
 	leaving map[onpath.Key]bool   // with instances that move
 	lost    map[onpath.Key]bool   // with instances of which nothing is known
 	pending map[onpath.Key]*group // by the reservations that groups change
+	// tentative are the reservations of decisions that nodes are asked to confirm: what they had
+	// is not in the calendar. The channel is closed when that is over.
+	tentative map[onpath.Key]chan struct{}
 }
 
 // clear leaves them empty.
 func (r *rows) clear() {
 	*r = rows{entries: map[onpath.Key]*entry{}, leaving: map[onpath.Key]bool{}, lost: map[onpath.Key]bool{},
-		pending: map[onpath.Key]*group{}}
+		pending: map[onpath.Key]*group{}, tentative: map[onpath.Key]chan struct{}{}}
 }
 
 // schedule notes when something of a reservation is due next. soon: it runs, or soon will.
@@ -84,4 +87,36 @@ func (r *rows) pendingOf(keys []onpath.Key) *group {
 		}
 	}
 	return nil
+}
+
+// isBusy reports whether a decision on a reservation is under way.
+func (r *rows) isBusy(k onpath.Key) bool { return r.pending[k] != nil || r.tentative[k] != nil }
+
+// tentativeOf is closed when one of some reservations is free; nil: all are.
+func (r *rows) tentativeOf(keys []onpath.Key) <-chan struct{} {
+	for _, k := range keys {
+		if over := r.tentative[k]; over != nil {
+			return over
+		}
+	}
+	return nil
+}
+
+// markTentative has nobody else decide on the reservations of decisions until they are confirmed.
+func (r *rows) markTentative(decisions []*decision) (over chan struct{}) {
+	over = make(chan struct{})
+	for _, d := range flat(decisions) {
+		r.tentative[d.key] = over
+	}
+	return over
+}
+
+// endTentative has others decide on them again.
+func (r *rows) endTentative(decisions []*decision, over chan struct{}) {
+	for _, d := range flat(decisions) {
+		if r.tentative[d.key] == over {
+			delete(r.tentative, d.key)
+		}
+	}
+	close(over)
 }

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -91,9 +92,8 @@ func (p *Pool) doAll(ctx context.Context, due []*entry, now time.Time) bool {
 	done := true
 	for _, e := range due {
 		w, err := p.doOne(ctx, e, now, list)
-		if err != nil {
+		if done = done && err == nil; err != nil && !errors.Is(err, errAgain) {
 			p.log.Error("what is due of a reservation cannot be done; it is tried on", "reservation", onpath.KeyOf(e.obj), "err", err)
-			done = false
 		}
 		if w.g != nil {
 			written = append(written, w)
@@ -108,6 +108,9 @@ func (p *Pool) doOne(ctx context.Context, e *entry, now time.Time, list *prices)
 	w, err := p.write(ctx, func(s *state) (*decision, map[string]*ledger.Book, error) {
 		if s.broken || s.rows.entries[k] != e {
 			return nil, nil, nil
+		}
+		if s.rows.tentative[k] != nil {
+			return nil, nil, errAgain
 		}
 		if list != nil {
 			s.accounting.usePrices(*list)
