@@ -203,15 +203,12 @@ func (c *Controller) Run(ctx context.Context) error {
 		func() { _ = c.pool.Run(ctx) },
 		func() { c.pool.Past().Run(ctx) },
 		func() { c.follow(ctx, revision) },
-		func() { c.events.Run(ctx) },
 		func() { c.awaitNodes(ctx) },
-		func() { c.scaling.Run(ctx) },
-		func() { c.metering.Run(ctx) },
-		func() { c.claims.Run(ctx) },
-		func() { c.names.Run(ctx) },
 	} {
-		wg.Add(1)
-		go func() { defer wg.Done(); f() }()
+		wg.Go(f)
+	}
+	for _, p := range []part{c.events, c.scaling, c.metering, c.claims, c.names} {
+		wg.Go(func() { p.Run(ctx) })
 	}
 	c.loop(ctx, &wg)
 	return nil

@@ -1,113 +1,109 @@
 package control
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
-	"reflect"
-	"slices"
-	"sync"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/pool"
 	"github.com/onpath/onpath/plan"
+	"github.com/onpath/onpath/plan/near"
 )
 
-// partBytes is how much one write of decisions has, as JSON: less than any etcd takes.
-const partBytes = 1 << 20
+// part works by itself until ctx ends, under a lock of its own. observe tells it how things
+// stand; it writes to the store, and has no way back into the Controller.
+type part interface{ Run(ctx context.Context) }
 
-// partsOf divides changes into what fits into one write, in number and in bytes.
-func partsOf(changes []onpath.Change) (parts [][]onpath.Change) {
-	begin, size := 0, 0
-	for i, ch := range changes {
-		n := 0
-		if ch.Object != nil {
-			data, _ := json.Marshal(ch.Object) // every Object marshals
-			n = len(data)
-		}
-		if i > begin && (size+n > partBytes || i-begin == onpath.SureWrite-1) { // and a record of the log
-			parts, begin, size = append(parts, changes[begin:i]), i, 0
-		}
-		size += n
+// observe tells the parts how things stand after a step. Callers hold mu.
+func (c *Controller) observe(r *plan.Result) {
+	now, grace := c.o.Clock(), c.o.Settings.Grace
+	if grace == 0 {
+		grace = plan.DefaultGrace
 	}
-	if begin < len(changes) {
-		parts = append(parts, changes[begin:])
-	}
-	return parts
-}
-
-// asides are the objects that the store does not take as they were decided, with the versions
-// of which that is so.
-type asides struct {
-	mu sync.Mutex
-	of map[onpath.Key]int64
-}
-
-// has reports whether an object is left as it is stored, because what was decided about it
-// does not fit into the store: all others go on. Its next change ends that.
-func (a *asides) has(ch onpath.Change) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	version, ok := a.of[ch.Key]
-	if ok && version != ch.Version {
-		delete(a.of, ch.Key)
-		return false
-	}
-	return ok
-}
-
-func (a *asides) add(k onpath.Key, version int64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.of == nil {
-		a.of = map[onpath.Key]int64{}
-	}
-	a.of[k] = version
-}
-
-// conditionStored is the type of the condition that is false while an object is set
-// aside.
-const conditionStored = "Stored"
-
-// setAside leaves an object out of what is written, and has its condition and an event
-// say so.
-func (c *Controller) setAside(ctx context.Context, ch onpath.Change, err error) {
-	message := onpath.ClipText(fmt.Sprintf("what was decided about it cannot be stored, and it stays as it is: %v", err))
-	version := ch.Version
-	c.mu.Lock()
-	there := c.mirror.objects[ch.Key]
-	c.mu.Unlock()
-	if there != nil && conditionsOf(there) != nil {
-		marked := onpath.Clone(there)
-		onpath.SetCondition(conditionsOf(marked), onpath.Condition{Type: conditionStored, Status: onpath.False, Reason: "SetAside",
-			Message: message, Since: c.o.Clock().UTC().Round(0)})
-		one := []onpath.Change{{Key: ch.Key, Object: marked, Version: version}}
-		if _, err := c.o.Store.Write(ctx, onpath.Batch{Changes: one}); err == nil {
-			version = marked.Meta().Version
-			c.took(one)
+	var nodes []pool.Node
+	cloudlets, use := map[string]pool.Cloudlet{}, newUseNotes(c.mirror.objects)
+	for _, o := range c.mirror.objects {
+		switch o := o.(type) {
+		case *onpath.Cloudlet:
+			cloudlets[o.Metadata.Name] = pool.Cloudlet{Share: o.Spec.OperatorShare, Location: o.Spec.Location, Prefixes: o.Spec.Prefixes}
+		case *onpath.Node:
+			nodes = append(nodes, observeNode(o, c.nodes[o.Metadata.Name], r.Taken[o.Metadata.Name], c.started, now, grace))
+		case *onpath.Deployment:
+			use.note(o.Metadata.Tenant, o.Metadata.Name, o.Spec.Reservation, o.Spec.Function, o.Spec.Drain)
+		case *onpath.Chain:
+			for _, e := range o.Spec.Through {
+				use.note(o.Metadata.Tenant, onpath.ShortDeployment(o.Metadata.Name, e.Function), e.Reservation, e.Function,
+					cmp.Or(e.Drain, onpath.DefaultDrain))
+			}
 		}
 	}
-	c.asides.add(ch.Key, version)
-	c.log.Error("what was decided about an object does not fit into the store; it stays as it is", "object", ch.Key, "err", err)
-	c.events.Add(plan.Event{About: ch.Key, Reason: "SetAside", Warning: true, Message: message}, c.o.Clock())
+	use.noteInstances()
+	c.uses.by.Store(&use.uses)
+	noteWords(c.nodes, r, nodes, now)
+	noteRoundTrips(c.nodes, nodes, cloudlets)
+	c.pool.Observe(nodes, cloudlets)
+	gateways := connectedGateways(c)
+	c.names.Note(c.mirror.objects, nearby(cloudlets), gateways)
+	connected := connectedNodes(c.nodes)
+	c.metering.Note(c.mirror.objects, connected)
+	c.scaling.Note(c.mirror.objects, plansInForce(c.nodes), connected)
+	c.claims.Note(c.mirror.objects, leasesAt(c.nodes), gateways)
 }
 
-// conditionsOf are an object's, nil if it has none.
-func conditionsOf(o onpath.Object) *[]onpath.Condition {
-	status := reflect.ValueOf(o).Elem().FieldByName("Status")
-	if !status.IsValid() || status.Kind() != reflect.Struct {
-		return nil
+// connectedNodes are the nodes that have a session.
+func connectedNodes(nodes map[string]*session) (names []string) {
+	for name, st := range nodes {
+		if st.connected {
+			names = append(names, name)
+		}
 	}
-	f := status.FieldByName("Conditions")
-	if !f.IsValid() {
-		return nil
-	}
-	list, _ := f.Addr().Interface().(*[]onpath.Condition)
-	return list
+	return names
 }
 
-// stored takes the mark of an object that was set aside off, for another attempt.
-func stored(o onpath.Object) {
-	if list := conditionsOf(o); list != nil {
-		*list = slices.DeleteFunc(*list, func(c onpath.Condition) bool { return c.Type == conditionStored })
+// plansInForce are the plans that nodes have acknowledged.
+func plansInForce(nodes map[string]*session) map[string]*onpath.NodePlan {
+	plans := map[string]*onpath.NodePlan{}
+	for name, st := range nodes {
+		if st.state.Acked != nil {
+			plans[name] = st.state.Acked
+		}
 	}
+	return plans
+}
+
+// nearby are cloudlets as clients are near them.
+func nearby(cloudlets map[string]pool.Cloudlet) near.Map {
+	out := make(near.Map, len(cloudlets))
+	for name, cl := range cloudlets {
+		out[name] = near.Cloudlet{Location: cl.Location, Prefixes: cl.Prefixes, RTT: cl.RTT}
+	}
+	return out
+}
+
+// leasesAt are the tenants of which modules are at nodes, by the nodes' word.
+func leasesAt(nodes map[string]*session) map[string][]string {
+	at := map[string][]string{}
+	for name, st := range nodes {
+		if st.state.Report == nil {
+			continue
+		}
+		for i := range st.state.Report.Leases {
+			if l := &st.state.Report.Leases[i]; l.Known {
+				at[name] = append(at[name], l.Publisher)
+			}
+		}
+	}
+	return at
+}
+
+// connectedGateways are the nodes with uplinks that are connected, by cloudlet. Callers hold mu.
+func connectedGateways(c *Controller) map[string][]string {
+	of := map[string][]string{}
+	for name, st := range c.nodes {
+		n, ok := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: name}].(*onpath.Node)
+		if ok && st.connected && n.Accepted() && len(n.Spec.Uplinks) > 0 {
+			of[n.Spec.Cloudlet] = append(of[n.Spec.Cloudlet], name)
+		}
+	}
+	return of
 }

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +13,6 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/control/pool"
 	"github.com/onpath/onpath/plan"
-	"github.com/onpath/onpath/plan/near"
 )
 
 // newPool makes the scheduler of reservations.
@@ -128,88 +126,6 @@ func confirmPromise(ctx context.Context, hub Hub, node string, r onpath.PromiseR
 		return onpath.Errorf(onpath.CodeNoCapacity, "node %s: %s", node, answer.Why)
 	}
 	return nil
-}
-
-// observe tells the parts how things stand after a step. Callers hold mu.
-func (c *Controller) observe(r *plan.Result) {
-	now, grace := c.o.Clock(), c.o.Settings.Grace
-	if grace == 0 {
-		grace = plan.DefaultGrace
-	}
-	var nodes []pool.Node
-	cloudlets, use := map[string]pool.Cloudlet{}, newUseNotes(c.mirror.objects)
-	for _, o := range c.mirror.objects {
-		switch o := o.(type) {
-		case *onpath.Cloudlet:
-			cloudlets[o.Metadata.Name] = pool.Cloudlet{Share: o.Spec.OperatorShare, Location: o.Spec.Location, Prefixes: o.Spec.Prefixes}
-		case *onpath.Node:
-			nodes = append(nodes, observeNode(o, c.nodes[o.Metadata.Name], r.Taken[o.Metadata.Name], c.started, now, grace))
-		case *onpath.Deployment:
-			use.note(o.Metadata.Tenant, o.Metadata.Name, o.Spec.Reservation, o.Spec.Function, o.Spec.Drain)
-		case *onpath.Chain:
-			for _, e := range o.Spec.Through {
-				use.note(o.Metadata.Tenant, onpath.ShortDeployment(o.Metadata.Name, e.Function), e.Reservation, e.Function,
-					cmp.Or(e.Drain, onpath.DefaultDrain))
-			}
-		}
-	}
-	use.noteInstances()
-	c.uses.by.Store(&use.uses)
-	noteWords(c.nodes, r, nodes, now)
-	noteRoundTrips(c.nodes, nodes, cloudlets)
-	c.pool.Observe(nodes, cloudlets)
-	gateways := connectedGateways(c)
-	c.names.Note(c.mirror.objects, nearby(cloudlets), gateways)
-	connected := connectedNodes(c.nodes)
-	c.metering.Note(c.mirror.objects, connected)
-	c.scaling.Note(c.mirror.objects, plansInForce(c.nodes), connected)
-	c.claims.Note(c.mirror.objects, leasesAt(c.nodes), gateways)
-}
-
-// connectedNodes are the nodes that have a session.
-func connectedNodes(nodes map[string]*session) (names []string) {
-	for name, st := range nodes {
-		if st.connected {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// plansInForce are the plans that nodes have acknowledged.
-func plansInForce(nodes map[string]*session) map[string]*onpath.NodePlan {
-	plans := map[string]*onpath.NodePlan{}
-	for name, st := range nodes {
-		if st.state.Acked != nil {
-			plans[name] = st.state.Acked
-		}
-	}
-	return plans
-}
-
-// nearby are cloudlets as clients are near them.
-func nearby(cloudlets map[string]pool.Cloudlet) near.Map {
-	out := make(near.Map, len(cloudlets))
-	for name, cl := range cloudlets {
-		out[name] = near.Cloudlet{Location: cl.Location, Prefixes: cl.Prefixes, RTT: cl.RTT}
-	}
-	return out
-}
-
-// leasesAt are the tenants of which modules are at nodes, by the nodes' word.
-func leasesAt(nodes map[string]*session) map[string][]string {
-	at := map[string][]string{}
-	for name, st := range nodes {
-		if st.state.Report == nil {
-			continue
-		}
-		for i := range st.state.Report.Leases {
-			if l := &st.state.Report.Leases[i]; l.Known {
-				at[name] = append(at[name], l.Publisher)
-			}
-		}
-	}
-	return at
 }
 
 // observeNode is how a node stands for the pool. started is when this server began.
