@@ -41,6 +41,14 @@ type Folder struct {
 
 	mu    sync.Mutex
 	heads map[string]*Head // by name of the file: those that were read last
+	spans map[string][]span
+	known map[string]bool // names of files of which spans has all accounts
+}
+
+// span is the numbers of a tenant's postings in a file, which never changes.
+type span struct {
+	first, last int64
+	day         *Day
 }
 
 // Open makes the folder if it is not there.
@@ -52,7 +60,7 @@ func Open(dir string, signer Signer) (*Folder, error) {
 	if err != nil {
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "the folder of the ledger's closed days: %w", err)
 	}
-	return &Folder{dir: dir, signer: signer, heads: map[string]*Head{}}, nil
+	return &Folder{dir: dir, signer: signer, heads: map[string]*Head{}, spans: map[string][]span{}, known: map[string]bool{}}, nil
 }
 
 // Day is what the store keeps of a day whose file is written.
@@ -317,7 +325,41 @@ func (f *Folder) Head(d Day) (*Head, error) {
 		clear(f.heads)
 	}
 	f.heads[d.File] = h
+	if !f.known[d.File] {
+		f.known[d.File] = true
+		for _, a := range h.Accounts {
+			f.spans[a.Tenant] = append(f.spans[a.Tenant], span{a.First, a.Last, &d})
+		}
+	}
 	return h, nil
+}
+
+// Find is the day, of those given (the newest one last), whose file has a tenant's posting of a
+// number. It reads the head of each file once, from the newest one back; nil: no file has the
+// posting. A file that cannot be read is an error if no other one has the posting.
+func (f *Folder) Find(days []Day, tenant string, number int64) (*Day, error) {
+	var unread error
+	for back := len(days); ; back-- {
+		f.mu.Lock()
+		for back > 0 && f.known[days[back-1].File] {
+			back--
+		}
+		i := slices.IndexFunc(f.spans[tenant], func(x span) bool { return x.first <= number && number <= x.last })
+		var d *Day
+		if i >= 0 {
+			d = f.spans[tenant][i].day
+		}
+		f.mu.Unlock()
+		if d != nil {
+			return d, nil
+		}
+		if back == 0 {
+			return nil, unread
+		}
+		if _, err := f.Head(days[back-1]); err != nil && unread == nil {
+			unread = err
+		}
+	}
 }
 
 // each calls yield for each line of a part, as far as yield wants more.

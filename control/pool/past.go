@@ -1,12 +1,14 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -26,6 +28,8 @@ type Past struct {
 	folder *archive.Folder // nil: no day is ever closed
 
 	closing sync.Mutex // one day at a time
+
+	files atomic.Pointer[[]archive.Day] // closed days as they were read last
 
 	mu    sync.Mutex
 	ended map[string]archive.Day // days' files of reservations, by TENANT/NAME: the latest
@@ -67,30 +71,56 @@ func (p *Past) carried(ctx context.Context, tenant string, at int64) (x ledger.C
 	return x, page.Records[0].Version, page.Revision, json.Unmarshal(page.Records[0].Value, &x)
 }
 
-// postings are those of a tenant from a number on that one file has; x is what is carried
-// forward, and has that number.
+// postings are those of a tenant from a number on that files have, as many as a page may hold;
+// x is what is carried forward, and has that number. limit 0: as files give.
 func (p *Past) postings(ctx context.Context, x ledger.Carried, from int64, limit int, revision int64) (onpath.PostingPage, error) {
-	days, err := p.days(ctx, revision)
+	days, err := p.through(ctx, x.Day, revision)
 	if err != nil {
 		return onpath.PostingPage{}, err
 	}
-	for _, d := range slices.Backward(days) {
-		if d.Day > x.Day {
-			continue
+	page := onpath.PostingPage{Next: from}
+	for page.Next <= x.Number && len(page.Postings) < cmp.Or(limit, onpath.MaxPostings) {
+		d, err := p.folder.Find(days, x.Tenant, page.Next)
+		var list []onpath.Posting
+		if err == nil && d != nil {
+			list, err = p.folder.Postings(*d, x.Tenant, page.Next, max(0, limit-len(page.Postings)))
 		}
-		if p.folder == nil {
-			return onpath.PostingPage{}, noFolder(d)
+		if err == nil && len(list) == 0 {
+			err = onpath.Errorf(onpath.CodeInternal,
+				"posting %d of tenant %s is in the file of no day: see onpath ledger check", page.Next, x.Tenant)
 		}
-		list, err := p.folder.Postings(d, x.Tenant, from, limit)
 		if err != nil {
 			return onpath.PostingPage{}, err
 		}
-		if len(list) > 0 {
-			return onpath.PostingPage{Postings: list, Next: from + int64(len(list))}, nil
-		}
+		page.Postings, page.Next = append(page.Postings, list...), page.Next+int64(len(list))
 	}
-	return onpath.PostingPage{}, onpath.Errorf(onpath.CodeInternal,
-		"posting %d of tenant %s is in the file of no day: see onpath ledger check", from, x.Tenant)
+	return page, nil
+}
+
+// through are the closed days up to one that has a record as of a revision. The names and the
+// hashes of their files never change, so the records are read when newer days are asked for.
+func (p *Past) through(ctx context.Context, day string, revision int64) ([]archive.Day, error) {
+	var days []archive.Day
+	if kept := p.files.Load(); kept != nil {
+		days = *kept
+	}
+	if n := len(days); n == 0 || days[n-1].Day < day {
+		var err error
+		if days, err = p.days(ctx, revision); err != nil {
+			return nil, err
+		}
+		p.files.Store(&days)
+	}
+	n, _ := slices.BinarySearchFunc(days, day+"\x00", func(d archive.Day, day string) int { return strings.Compare(d.Day, day) })
+	days = days[:n]
+	if p.folder != nil {
+		return days, nil
+	}
+	last := archive.Day{LedgerDay: onpath.LedgerDay{Day: day, File: "a file"}}
+	if n > 0 {
+		last = days[n-1]
+	}
+	return nil, noFolder(last)
 }
 
 // reservation is one that is over and whose day is closed; nil: there is none of that name.
