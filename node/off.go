@@ -17,6 +17,7 @@ import (
 	"github.com/onpath/onpath/node/base"
 	"github.com/onpath/onpath/node/fault"
 	"github.com/onpath/onpath/node/instance"
+	"github.com/onpath/onpath/node/leases"
 	"github.com/onpath/onpath/node/machine"
 	"github.com/onpath/onpath/node/meter"
 	"github.com/onpath/onpath/node/notify"
@@ -189,7 +190,7 @@ func (f *off) folder() {
 	}
 	f.step(true, "the state in "+string(f.dir), func() error {
 		errs := []error{fault.EndAll(f.dir)} // while it is known what they stopped
-		kept := []string{planFile(f.dir), meter.File(f.dir), peers.LostFile(f.dir), machine.HeldFile(f.dir),
+		kept := []string{planFile(f.dir), meter.File(f.dir), peers.LostFile(f.dir), machine.HeldFile(f.dir), leases.File(f.dir),
 			f.dir.Records(), f.dir.Namespaces(),
 			f.dir.Faults(), f.dir.Identity(), notify.Dir(f.dir), f.dir.File("lock")}
 		for _, p := range kept {

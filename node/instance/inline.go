@@ -120,6 +120,10 @@ func functionCounters(ctx context.Context, d onpath.Datapath) (map[onpath.VportI
 	return c.Functions, nil
 }
 
+// refusedConfig stands for a configuration that was refused: a part of it may be in force, so
+// that the one before has to be handed over again.
+const refusedConfig = "refused"
+
 // reconfigure hands a running function its changed configuration.
 func (w *supervision) reconfigure(ctx context.Context) {
 	in := w.in
@@ -139,6 +143,7 @@ func (w *supervision) reconfigure(ctx context.Context) {
 	in.st.tellOf(told, err)
 	if err != nil {
 		in.s.part.TellInstance(w.plan, true, "ConfigRefused", "it keeps its configuration: %v", err)
+		in.configured = refusedConfig
 		return
 	}
 	if in.configured != "" {

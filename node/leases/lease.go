@@ -135,11 +135,12 @@ func (s *sparing) may(now time.Time) (unsaid int, ok bool) {
 	return unsaid, true
 }
 
-func leasesFile(d base.Dir) string { return d.File("leases.json") }
+// File is where admitted leases are kept.
+func File(d base.Dir) string { return d.File("leases.json") }
 
 // Restore takes up what an earlier agent had admitted.
 func (l *Leases) Restore() error {
-	b, err := os.ReadFile(leasesFile(l.part.Dir))
+	b, err := os.ReadFile(File(l.part.Dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -153,7 +154,8 @@ func (l *Leases) Restore() error {
 	now := l.part.Clock.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.now.Leases = slices.DeleteFunc(held, func(o onpath.LocalLease) bool { return !now.Before(o.Until) })
+	// Number 0 stands for an agent that has taken up none.
+	l.now = List{Number: 1, Leases: slices.DeleteFunc(held, func(o onpath.LocalLease) bool { return !now.Before(o.Until) })}
 	return nil
 }
 
@@ -173,7 +175,7 @@ func (l *Leases) ground() *nslp.Ground {
 func (l *Leases) set(held []onpath.LocalLease) error {
 	b, err := json.Marshal(held)
 	if err == nil {
-		err = wholefile.Write(leasesFile(l.part.Dir), b, 0o600)
+		err = wholefile.Write(File(l.part.Dir), b, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("save the leases: %w", err)

@@ -101,3 +101,20 @@ func TestAwaitsTheEngine(t *testing.T) {
 		t.Errorf("it is %s", s.State)
 	}
 }
+
+// TestRestored: leases that an earlier agent admitted are news to an agent that has none.
+func TestRestored(t *testing.T) {
+	l := leasesOf(t, puntless{})
+	until := func(d time.Duration) (o onpath.LocalLease) { o.Until = l.part.Clock.Now().Add(d); return o }
+	if err := l.set([]onpath.LocalLease{until(time.Hour), until(-time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	next := leasesOf(t, puntless{})
+	next.part.Dir = l.part.Dir
+	if err := next.Restore(); err != nil {
+		t.Fatal(err)
+	}
+	if now := next.Current(); len(now.Leases) != 1 || now.Number <= (List{}).Number {
+		t.Errorf("the leases are %+v", now)
+	}
+}
