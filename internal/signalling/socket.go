@@ -62,11 +62,15 @@ func (s *Socket) Close() error {
 	return s.conn.Close()
 }
 
-// Source is the address by which this machine sends to another; invalid: it has no route.
+// Source is the address by which this machine sends to another; invalid: it has no route. To
+// an address of its own it is that one.
 func (s *Socket) Source(to netip.Addr) netip.Addr {
 	routes, err := s.routes.RouteGet(to.AsSlice())
 	if err != nil || len(routes) == 0 {
 		return netip.Addr{}
+	}
+	if routes[0].Type == unix.RTN_LOCAL {
+		return to
 	}
 	from, _ := netip.AddrFromSlice(routes[0].Src)
 	return from.Unmap()

@@ -44,3 +44,18 @@ func TestErrorsAreHeard(t *testing.T) {
 		t.Error("no Error is heard")
 	}
 }
+
+// TestOwnAddresses: what goes to an address of the machine comes from it, whichever it is, so
+// that it is known for one.
+func TestOwnAddresses(t *testing.T) {
+	s, err := Open(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, a := range []string{"127.0.0.1", "127.0.0.5"} {
+		if to := netip.MustParseAddr(a); s.Source(to) != to {
+			t.Errorf("to %s it would send by %s", to, s.Source(to))
+		}
+	}
+}

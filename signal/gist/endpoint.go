@@ -270,7 +270,10 @@ func (m *Message) length() int { return len(m.Append(nil)) }
 
 // send sends a message with the address from which it goes in it.
 func (e *Endpoint) send(to netip.AddrPort, m *Message) []Output {
-	from := e.config.Source(to.Addr())
+	return send(e.config.Source(to.Addr()), to, m)
+}
+
+func send(from netip.Addr, to netip.AddrPort, m *Message) []Output {
 	if !from.IsValid() {
 		return nil // no route: as if it were lost
 	}

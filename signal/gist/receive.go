@@ -85,9 +85,8 @@ func (e *Endpoint) refuse(p Packet, about *Message, why *Error) []Output {
 
 // sender is whom an answer to a message is for (§5.6): who says in it that he sent it, at
 // the port from which it came. What he says is no address where it says to be that of the
-// packet, and is not. Answers leave the machine: whoever sends a message chooses no service
-// on it.
-func (e *Endpoint) sender(p Packet, m *Message) (to netip.AddrPort, ok bool) {
+// packet, and is not.
+func sender(p Packet, m *Message) (to netip.AddrPort, ok bool) {
 	a := p.From.Addr()
 	switch {
 	case m.NLI != nil && !m.Source:
@@ -95,7 +94,7 @@ func (e *Endpoint) sender(p Packet, m *Message) (to netip.AddrPort, ok bool) {
 	case m.NLI == nil && !m.Source:
 		return to, false
 	}
-	return netip.AddrPortFrom(a, p.From.Port()), a.IsGlobalUnicast() && e.config.Source(a) != a
+	return netip.AddrPortFrom(a, p.From.Port()), a.IsGlobalUnicast()
 }
 
 // credit is how many octets came from an address, and were not answered with as many.
@@ -108,8 +107,12 @@ type credit struct {
 // message too short to be answered is when it comes again, unless others came between that
 // took the address's place.
 func (e *Endpoint) bounded(p Packet, about, m *Message) []Output {
-	to, ok := e.sender(p, about)
+	to, ok := sender(p, about)
 	if !ok {
+		return nil
+	}
+	from := e.config.Source(to.Addr())
+	if from == to.Addr() { // whoever sends a message chooses no service of this machine
 		return nil
 	}
 	m.NAT = about.NAT // it says to a NAT what is to be translated back (§7.2.3)
@@ -123,7 +126,7 @@ func (e *Endpoint) bounded(p Packet, about, m *Message) []Output {
 		return nil
 	}
 	c.octets -= m.length()
-	return e.send(to, m)
+	return send(from, to, m)
 }
 
 // query answers with a cookie, and keeps nothing.
@@ -131,7 +134,7 @@ func (e *Endpoint) query(now time.Time, p Packet, m *Message, k Key) []Output {
 	if e.config.Initiates || m.MRI.Upstream || p.To.Addr() != m.MRI.Destination {
 		return nil
 	}
-	to, _ := e.sender(p, m)
+	to, _ := sender(p, m)
 	a := e.message(Response, k, true, DefaultHops, nil)
 	a.Reply, a.QueryCookie = true, m.QueryCookie
 	a.ResponderCookie = e.cookie(k, m.NLI.Peer, to, slot(now))
