@@ -108,8 +108,12 @@ type Part struct {
 	SHA256 string `json:"sha256"`
 }
 
-// mostLines bounds a part: whoever looks for one line reads no more.
-const mostLines = 5000
+// What bounds a part: whoever looks for one line reads no more. A part of as many bytes of
+// lines gets no further line.
+const (
+	mostLines = 5000
+	mostBytes = 1 << 20
+)
 
 func text(day, sum string) string { return "onpath ledger " + day + "\n" + sum + "\n" }
 
@@ -172,7 +176,7 @@ func (w *Writer) line(tenant string, place int64, v any) error {
 	}
 	w.lines.Write(append(b, '\n'))
 	part := &w.head.Parts[len(w.head.Parts)-1]
-	if part.Count++; part.Count == mostLines {
+	if part.Count++; part.Count == mostLines || w.lines.Len() >= mostBytes {
 		return w.endPart()
 	}
 	return nil

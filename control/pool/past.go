@@ -128,16 +128,21 @@ func (p *Past) reservation(ctx context.Context, k onpath.Key, now time.Time) (*o
 	if p.folder == nil || k.Kind != onpath.KindReservation {
 		return nil, nil
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := p.readEnded(ctx, now); err != nil {
+	name := k.Tenant + "/" + k.Name
+	d, ok, err := p.dayOf(ctx, name, now)
+	if err != nil || !ok {
 		return nil, err
 	}
-	d, ok := p.ended[k.Tenant+"/"+k.Name]
-	if !ok {
-		return nil, nil
-	}
-	return p.folder.Reservation(d, k.Tenant+"/"+k.Name)
+	return p.folder.Reservation(d, name)
+}
+
+// dayOf is the day whose file has a reservation, by TENANT/NAME.
+func (p *Past) dayOf(ctx context.Context, name string, now time.Time) (d archive.Day, ok bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err = p.readEnded(ctx, now)
+	d, ok = p.ended[name]
+	return d, ok, err
 }
 
 // readEnded notes which reservations the days closed since hold. Needs mu.
