@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -48,7 +49,7 @@ func boundsOf(ctx context.Context, c *Controller, tenant string) (b pool.Bounds,
 	o, err := c.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: tenant})
 	if onpath.CodeOf(err) == onpath.CodeNotFound {
 		if tenant == onpath.DefaultTenant || tenant == onpath.OperatorTenant {
-			return b, nil
+			return storeBounds(tenant, onpath.Quota{}), nil
 		}
 		return b, onpath.Errorf(onpath.CodeNotFound, "there is no tenant %s", tenant)
 	}
@@ -56,6 +57,11 @@ func boundsOf(ctx context.Context, c *Controller, tenant string) (b pool.Bounds,
 	if err != nil || !ok {
 		return b, err
 	}
+	quota := onpath.Quota{}
+	if t.Spec.Quota != nil {
+		quota = *t.Spec.Quota
+	}
+	b = storeBounds(tenant, quota)
 	b.UID = t.Metadata.UID
 	if t.Spec.Quota == nil || t.Spec.Quota.Capacity == (onpath.Resources{}) {
 		return b, nil
@@ -67,6 +73,15 @@ func boundsOf(ctx context.Context, c *Controller, tenant string) (b pool.Bounds,
 	defer c.mu.Unlock()
 	b.Most, b.Unreserved = t.Spec.Quota.Capacity, plan.Unreserved(c.snapshot(), tenant)
 	return b, nil
+}
+
+// storeBounds are the bounds of what reservations take of the store: as many objects and bytes
+// as all other objects of the tenant may take.
+func storeBounds(tenant string, q onpath.Quota) pool.Bounds {
+	if tenant == onpath.OperatorTenant {
+		return pool.Bounds{Objects: q.Objects, Bytes: q.Bytes}
+	}
+	return pool.Bounds{Objects: cmp.Or(q.Objects, onpath.DefaultObjects), Bytes: cmp.Or(q.Bytes, onpath.DefaultBytes)}
 }
 
 // reserved is the most that the tenants of changes have reserved. It refuses to let tenants

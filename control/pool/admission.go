@@ -58,6 +58,9 @@ type Bounds struct {
 	Most onpath.Resources
 	// Unreserved is what its instances outside of reservations are counted as.
 	Unreserved onpath.Resources
+	// Objects and Bytes bound what its reservations take of the store; 0: nothing does.
+	Objects int
+	Bytes   onpath.Size
 }
 
 // decideWithinQuotas has something decided that grows no tenant over its quota.
@@ -69,6 +72,9 @@ func (a admission) decideWithinQuotas(bounds map[string]Bounds, puts []*onpath.R
 			return nil, onpath.Errorf(onpath.CodeNotFound, "tenant %s is deleted", name)
 		}
 		was[name] = a.promises.reservedBy(name, a.now)
+	}
+	if err := a.overStored(bounds, puts); err != nil {
+		return nil, err
 	}
 	held, err := decide()
 	if err != nil {
@@ -82,6 +88,35 @@ func (a admission) decideWithinQuotas(bounds map[string]Bounds, puts []*onpath.R
 		}
 	}
 	return held, nil
+}
+
+// overStored refuses reservations that take more of the store than their tenants may.
+func (a admission) overStored(bounds map[string]Bounds, puts []*onpath.Reservation) error {
+	more := map[string]stored{}
+	for _, r := range puts {
+		k, is, was := onpath.KeyOf(r), storedOf(r), stored{}
+		if e := a.rows.entries[k]; e != nil {
+			was = storedOf(e.obj)
+		}
+		m, b, now := more[k.Tenant], bounds[k.Tenant], a.rows.stored[k.Tenant]
+		m.objects, m.bytes = m.objects+is.objects-was.objects, m.bytes+max(0, is.bytes-was.bytes)
+		more[k.Tenant] = m
+		field := ""
+		switch {
+		case b.Objects > 0 && m.objects > 0 && now.objects+m.objects > b.Objects:
+			field = fmt.Sprintf("objects allows %d", b.Objects)
+		case b.Bytes > 0 && m.bytes > 0 && now.bytes+m.bytes > b.Bytes:
+			field = fmt.Sprintf("bytes allows %s", b.Bytes)
+		default:
+			continue
+		}
+		e := onpath.Errorf(onpath.CodeNoCapacity, "declined: tenant %s would have %d reservations of about %s in the store, "+
+			"those that are over included; its quota %s", k.Tenant, now.objects+m.objects, now.bytes+m.bytes, field)
+		e.Remedy = "wait until those that are over leave the store, an hour after midnight (UTC), or have the operator raise spec.quota." +
+			field[:strings.IndexByte(field, ' ')] + " of tenant " + k.Tenant
+		return about(k, e)
+	}
+	return nil
 }
 
 // overQuota refuses what grows over a tenant's quota.

@@ -95,7 +95,7 @@ func (q *queue) loadEntries(list []onpath.Object, paid map[string][]payment) {
 				q.state.promises.cal.SetNode(name, r.Status.Cloudlet, onpath.Resources{}, false)
 			}
 		}
-		q.state.rows.entries[k] = e
+		q.state.rows.put(k, e)
 		q.state.promises.bookPlaces(r)
 		q.plan(e)
 		note(nodes, nodesOf(r))

@@ -246,12 +246,12 @@ func (q *queue) takeUpGroup(g *group, revision int64) {
 			note(nodes, nodesOf(d.old.obj))
 		}
 		if d.gone {
-			delete(q.state.rows.entries, d.key)
+			q.state.rows.put(d.key, nil)
 			q.board.show(d.key, nil, false)
 			continue
 		}
 		e := &entry{obj: d.obj, payments: d.pay, index: -1}
-		q.state.rows.entries[d.key] = e
+		q.state.rows.put(d.key, e)
 		q.plan(e)
 		note(nodes, nodesOf(d.obj))
 		for _, name := range nodesOf(d.obj) {

@@ -13,6 +13,7 @@ import (
 // rows are the reservations that are stored, and what is to be done of them when.
 type rows struct {
 	entries map[onpath.Key]*entry
+	stored  map[string]stored // by tenant
 	agenda  agenda
 	leaving map[onpath.Key]bool   // with instances that move
 	lost    map[onpath.Key]bool   // with instances of which nothing is known
@@ -24,8 +25,39 @@ type rows struct {
 
 // clear leaves them empty.
 func (r *rows) clear() {
-	*r = rows{entries: map[onpath.Key]*entry{}, leaving: map[onpath.Key]bool{}, lost: map[onpath.Key]bool{},
+	*r = rows{entries: map[onpath.Key]*entry{}, stored: map[string]stored{}, leaving: map[onpath.Key]bool{}, lost: map[onpath.Key]bool{},
 		pending: map[onpath.Key]*group{}, tentative: map[onpath.Key]chan struct{}{}}
+}
+
+// stored is what reservations take of the store, those that are over included.
+type stored struct {
+	objects int
+	bytes   onpath.Size // about
+}
+
+// storedOf is what one reservation takes.
+func storedOf(r *onpath.Reservation) stored {
+	lines := len(r.Spec.Slots) + len(r.Status.Slots) + len(r.Status.Places) + len(r.Status.Steps) + len(r.Status.Notes)
+	return stored{1, onpath.Size(1000 + 80*lines)}
+}
+
+// put takes up another entry of a reservation; nil: there is none any more.
+func (r *rows) put(k onpath.Key, e *entry) {
+	s := r.stored[k.Tenant]
+	if old := r.entries[k]; old != nil {
+		was := storedOf(old.obj)
+		s.objects, s.bytes = s.objects-was.objects, s.bytes-was.bytes
+	}
+	if e == nil {
+		delete(r.entries, k)
+	} else {
+		is := storedOf(e.obj)
+		s.objects, s.bytes = s.objects+is.objects, s.bytes+is.bytes
+		r.entries[k] = e
+	}
+	if r.stored[k.Tenant] = s; s.objects == 0 {
+		delete(r.stored, k.Tenant)
+	}
 }
 
 // schedule notes when something of a reservation is due next. soon: it runs, or soon will.

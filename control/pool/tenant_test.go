@@ -52,6 +52,30 @@ func TestQuotaBoundsReservations(t *testing.T) {
 	}
 }
 
+// TestQuotaBoundsStored: reservations that are over count until their day closes; what is
+// there stays, and may end.
+func TestQuotaBoundsStored(t *testing.T) {
+	f := setUp(t)
+	f.owner["acme"] = Bounds{Objects: 3}
+	for _, name := range []string{"a", "b", "c"} {
+		f.must(f.of("acme", name, time.Hour, 2*time.Hour, cores(0.1)))
+		if _, err := f.Apply(t.Context(), nil, []onpath.Key{{Kind: onpath.KindReservation, Tenant: "acme", Name: name}}, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := f.apply(f.of("acme", "d", time.Hour, 2*time.Hour, cores(0.1)))
+	f.refused(err, onpath.CodeNoCapacity, "tenant acme", "4 reservations", "objects allows 3", "spec.quota.objects")
+	f.must(f.of("bob", "d", time.Hour, 2*time.Hour, cores(0.1)))
+	f.restart()
+	_, err = f.apply(f.of("acme", "d", time.Hour, 2*time.Hour, cores(0.1)))
+	f.refused(err, onpath.CodeNoCapacity, "objects allows 3")
+	f.owner["acme"] = Bounds{Objects: 9, Bytes: 4000}
+	_, err = f.apply(f.of("acme", "d", time.Hour, 2*time.Hour, cores(0.1)))
+	f.refused(err, onpath.CodeNoCapacity, "bytes allows", "spec.quota.bytes")
+	f.owner["acme"] = Bounds{Objects: 9, Bytes: 1 << 20}
+	f.must(f.of("acme", "d", time.Hour, 2*time.Hour, cores(0.1)))
+}
+
 // remove deletes a tenant.
 func (f *fixture) remove(name string) error {
 	f.t.Helper()
