@@ -13,7 +13,7 @@ import (
 // asked to be are left alone. With dryRun it only says what it would do. The error's code
 // is CodeNoCapacity where the pool declines.
 func (p *Pool) Apply(ctx context.Context, puts []*onpath.Reservation, cancels []onpath.Key, dryRun bool) ([]onpath.Quote, error) {
-	rest, over, err := p.past.leave(ctx, puts)
+	rest, over, doubts, err := p.past.leave(ctx, puts)
 	if err != nil {
 		return nil, err
 	}
@@ -39,6 +39,9 @@ func (p *Pool) Apply(ctx context.Context, puts []*onpath.Reservation, cancels []
 			if q, ok := over[i]; ok && err == nil {
 				quotes = slices.Insert(quotes, len(cancels)+i, q)
 			}
+		}
+		for k, doubt := range doubts {
+			err = withDoubt(err, k, doubt)
 		}
 		return quotes, err
 	}

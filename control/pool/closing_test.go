@@ -27,7 +27,7 @@ func (f *fixture) withFolder() (dir string) {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(func() { _ = l.Close() })
-	dir = f.t.TempDir()
+	dir, f.signer = f.t.TempDir(), l
 	if f.archive, err = archive.Open(dir, l); err != nil {
 		f.t.Fatal(err)
 	}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -33,8 +35,14 @@ type Past struct {
 
 	mu    sync.Mutex
 	ended map[string]archive.Day // days' files of reservations, by TENANT/NAME: the latest
-	known string                 // the newest day of which the reservations are in ended
+	known string                 // the newest day that was looked at
+	// unread are days whose files could not be read when it was tried last.
+	unread []archive.Day
+	tried  time.Time
 }
+
+// tryAgain is how often files that could not be read are tried again.
+const tryAgain = time.Minute
 
 // shown is for how many days reservations that are over are found by their names.
 const shown = 400
@@ -145,7 +153,8 @@ func (p *Past) dayOf(ctx context.Context, name string, now time.Time) (d archive
 	return d, ok, err
 }
 
-// readEnded notes which reservations the days closed since hold. Needs mu.
+// readEnded notes which reservations the days closed since hold. A file that cannot be read is told
+// once, and tried again. Needs mu.
 func (p *Past) readEnded(ctx context.Context, now time.Time) error {
 	from := max(p.known, now.AddDate(0, 0, -shown).Format(time.DateOnly))
 	at := onpath.RecordsUnder(ledger.Days)
@@ -154,26 +163,65 @@ func (p *Past) readEnded(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if p.ended == nil {
-		p.ended = map[string]archive.Day{}
-	}
+	var list []archive.Day
 	for _, r := range page.Records {
 		var d archive.Day
 		if err := json.Unmarshal(r.Value, &d); err != nil {
 			return err
 		}
-		if d.Reservations > 0 {
-			h, err := p.folder.Head(d)
-			if err != nil {
-				return err
-			}
-			for _, x := range h.Reservations {
+		if p.known = d.Day; d.Reservations > 0 {
+			list = append(list, d)
+		}
+	}
+	if unread, err := p.noteEnded(list); err != nil {
+		p.unread, p.tried = append(p.unread, unread...), now
+		p.log.Error("reservations of closed days are not found by their names", "days", len(unread), "err", err)
+		p.tell(onpath.Key{Kind: onpath.KindTenant, Name: onpath.OperatorTenant}, "LedgerDayUnreadable",
+			fmt.Sprintf("reservations of %s are not found by their names: %v", someDays(unread), err), true)
+	} else if len(p.unread) > 0 && now.Sub(p.tried).Abs() >= tryAgain {
+		p.unread, _ = p.noteEnded(p.unread)
+		p.tried = now
+	}
+	return nil
+}
+
+// noteEnded notes the reservations of days, and gives the days whose files cannot be read, with the
+// error of the first one. Needs mu.
+func (p *Past) noteEnded(days []archive.Day) (unread []archive.Day, first error) {
+	if p.ended == nil {
+		p.ended = map[string]archive.Day{}
+	}
+	for _, d := range days {
+		h, err := p.folder.Head(d)
+		if err != nil {
+			unread, first = append(unread, d), cmp.Or(first, err)
+			continue
+		}
+		for _, x := range h.Reservations {
+			if p.ended[x.Name].Day < d.Day {
 				p.ended[x.Name] = d
 			}
 		}
-		p.known = d.Day
 	}
-	return nil
+	return unread, first
+}
+
+func someDays(days []archive.Day) string {
+	if n := len(days); n > 1 {
+		return fmt.Sprintf("%d closed days since %s", n, days[0].Day)
+	}
+	return "the closed day " + days[0].Day
+}
+
+// doubt says why a reservation may be one of a closed day though no file that can be read has it;
+// "": it is none.
+func (p *Past) doubt() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.unread) == 0 {
+		return ""
+	}
+	return "it may be in a file that cannot be read, of " + someDays(p.unread)
 }
 
 // Ended is a reservation that is over, of a day that is closed. CodeNotFound: there is none of
@@ -186,15 +234,29 @@ func (p *Past) Ended(ctx context.Context, k onpath.Key) (*onpath.Reservation, er
 	var former []time.Time
 	p.queue.look(func(s *state) { former = s.accounting.owners.former[k.Tenant] })
 	if r == nil || len(former) > 0 && r.Metadata.Created.Before(former[len(former)-1]) {
-		return nil, store.NotFound(k)
+		return nil, withDoubt(store.NotFound(k), k, p.doubt())
 	}
 	return r, nil
 }
 
+// withDoubt adds to an error about a reservation what is not known of it.
+func withDoubt(err error, k onpath.Key, doubt string) error {
+	var e *onpath.Error
+	if doubt == "" || !errors.As(err, &e) || e.Object != k.String() {
+		return err
+	}
+	c := *e
+	c.Message += "; " + doubt
+	c.Remedy += "; onpath ledger days shows operators which files are missing"
+	return &c
+}
+
 // leave takes out of requests those that a file asks for again and whose day is closed. It
-// gives the rest, and the answers to the others by their places.
-func (p *Past) leave(ctx context.Context, puts []*onpath.Reservation) (rest []*onpath.Reservation, over map[int]onpath.Quote, err error) {
-	over = map[int]onpath.Quote{}
+// gives the rest, and the answers to the others by their places. What cannot be known, as a file
+// cannot be read, is of the rest and in doubts.
+func (p *Past) leave(ctx context.Context, puts []*onpath.Reservation) (rest []*onpath.Reservation, over map[int]onpath.Quote,
+	doubts map[onpath.Key]string, err error) {
+	over, doubts = map[int]onpath.Quote{}, map[onpath.Key]string{}
 	for i, r := range puts {
 		k, now := onpath.KeyOf(r), p.now()
 		if notPast(&r.Spec, slotsOf(&r.Spec, now), now) == nil || p.queue.exists(k) {
@@ -205,12 +267,16 @@ func (p *Past) leave(ctx context.Context, puts []*onpath.Reservation) (rest []*o
 		case err == nil && sameRequest(old, r):
 			over[i] = leftAlone(k, &entry{obj: old}).quote
 		case err == nil || onpath.CodeOf(err) == onpath.CodeNotFound:
-			rest = append(rest, r)
+			if rest = append(rest, r); err != nil {
+				doubts[k] = p.doubt()
+			}
+		case onpath.CodeOf(err) == onpath.CodeUnavailable || onpath.CodeOf(err) == onpath.CodeInvalid:
+			rest, doubts[k] = append(rest, r), fmt.Sprintf("what was reserved by this name is not known: %v", err)
 		default:
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 	}
-	return rest, over, nil
+	return rest, over, doubts, nil
 }
 
 // Days are the closed days of the ledger, the first one first.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -96,5 +97,76 @@ func TestManyClosedDaysAreReadOnce(t *testing.T) {
 	}
 	if _, err := f.Postings(t.Context(), "acme", 3*days-5, 3); onpath.CodeOf(err) != onpath.CodeUnavailable {
 		t.Errorf("the file of their day is gone: %v", err)
+	}
+}
+
+// TestMissingDayHidesNoOther: where the file of a closed day is missing, reservations of other days
+// are found, and what is said of a name that no file has tells of the missing one, as does one event.
+// Once the file is back it is read.
+func TestMissingDayHidesNoOther(t *testing.T) {
+	f := setUp(t)
+	dir := f.withFolder()
+	short, later := request("short", 0, 3*time.Hour, cores(1)), request("later", 24*time.Hour, 27*time.Hour, cores(1))
+	f.must(short)
+	f.must(later)
+	f.pass(3 * day)
+	f.closeDays()
+	list, err := os.ReadDir(dir)
+	if err != nil || len(list) != 2 {
+		t.Fatal(list, err)
+	}
+	path := filepath.Join(dir, list[0].Name())
+	move := func(from, to string) {
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	move(path, path+".gone")
+	if f.archive, err = archive.Open(dir, f.signer); err != nil {
+		t.Fatal(err)
+	}
+	f.Pool = f.restart()
+	told := 0
+	f.Past().tell = func(_ onpath.Key, _, message string, warning bool) {
+		if told++; !warning || !strings.Contains(message, list[0].Name()) {
+			t.Errorf("told: %s", message)
+		}
+	}
+	ended := func(name string, code onpath.Code, says string) {
+		t.Helper()
+		r, err := f.Past().Ended(t.Context(), keyOf("default/"+name))
+		if onpath.CodeOf(err) != code || err == nil && r.Metadata.Name != name || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %+v %v", name, r, err)
+		}
+	}
+	again := func(code onpath.Code, says string, list ...*onpath.Reservation) {
+		t.Helper()
+		for i := range list {
+			list[i] = f.checked(list[i])
+		}
+		_, err := f.Apply(t.Context(), list, nil, true)
+		if onpath.CodeOf(err) != code || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("applied again: %v", err)
+		}
+	}
+	for range 2 {
+		ended("later", "", "")
+		ended("short", onpath.CodeNotFound, "2026-11-24")
+		ended("never", onpath.CodeNotFound, "2026-11-24")
+		again("", "", later, request("new", 4*day, 5*day, cores(1)))
+		again(onpath.CodeInvalid, "is past; it may be in a file that cannot be read, of the closed day 2026-11-24", short, later)
+		f.now = f.now.Add(time.Minute)
+	}
+	move(path+".gone", path)
+	ended("short", "", "")
+	again("", "", short, later)
+	if _, err := f.Past().Ended(t.Context(), keyOf("default/never")); onpath.CodeOf(err) != onpath.CodeNotFound || strings.Contains(err.Error(), "2026") {
+		t.Errorf("all files are there: %v", err)
+	}
+	move(path, path+".gone")
+	ended("short", onpath.CodeUnavailable, list[0].Name())
+	again(onpath.CodeInvalid, "is past; what was reserved by this name is not known", short, later)
+	if told != 1 {
+		t.Errorf("told %d times", told)
 	}
 }

@@ -31,6 +31,7 @@ type fixture struct {
 	boot  func() time.Duration
 	// archive keeps closed days; nil: they stay in the store.
 	archive *archive.Folder
+	signer  archive.Signer
 	// behind: the clock was set back, and what changed since counts for the time before too.
 	behind bool
 }
