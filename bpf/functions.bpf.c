@@ -75,7 +75,7 @@ static __always_inline void describe(struct __sk_buff *skb, const struct pkt *p,
 		is |= ONPATH_IS_ERROR;
 	if (p->is & IS_LATER)
 		is |= ONPATH_IS_FRAGMENT;
-	if (p->is & IS_NOPORTS)
+	if ((p->is & IS_NOPORTS) || (!(p->is & IS_ERROR) && !tuple_has_ports(p->key.proto)))
 		is |= ONPATH_IS_PORTLESS;
 	a->is = is;
 	a->dscp = 0;
@@ -94,6 +94,8 @@ static __always_inline void describe(struct __sk_buff *skb, const struct pkt *p,
 	a->now = p->clock;
 	a->transport = p->l4 - p->l3;
 	a->payload = p->headers;
+	if (p->key.proto == IPPROTO_SCTP && !(p->is & (IS_LATER | IS_NOPORTS | IS_ERROR)))
+		a->payload += 4; /* the path reads its ports alone */
 	a->instance = f->vport;
 	a->shown = 0;
 	a->edit = 0;

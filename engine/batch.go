@@ -202,7 +202,7 @@ func signs(h *packet.Header) (is uint16) {
 	if !h.Whole() {
 		is |= isFragment
 	}
-	if h.Verdict == packet.Unreadable || !packet.HasPorts(h.Protocol) {
+	if h.Verdict == packet.Unreadable || h.IsError && !h.Quotes || !packet.HasPorts(h.Protocol) {
 		is |= isPortless
 	}
 	return is

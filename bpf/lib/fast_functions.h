@@ -32,7 +32,11 @@ static __always_inline int describe_frame(struct xdp_md *ctx, struct fast_run *r
 		a->transport = sizeof(struct ipv6hdr);
 	}
 	a->is = 0;
-	a->payload = a->transport + 8;
+	a->payload = a->transport;
+	if (!tuple_has_ports(r->protocol))
+		a->is = ONPATH_IS_PORTLESS;
+	else
+		a->payload += r->protocol == IPPROTO_SCTP ? 12 : 8;
 	if (r->protocol == IPPROTO_TCP) {
 		l4 = l3 + (r->family == FAMILY_4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
 		if (l4 + 14 > end)

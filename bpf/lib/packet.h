@@ -391,4 +391,16 @@ static __always_inline void copy_key(struct flow_key *to, const struct flow_key 
 	to->proto = k->proto;
 }
 
+static __always_inline int has_ports(__u8 proto)
+{
+	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP ||
+	       proto == IPPROTO_UDPLITE;
+}
+
+/* An echo's identifier stands in their place. */
+static __always_inline int tuple_has_ports(__u8 proto)
+{
+	return has_ports(proto) || proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6;
+}
+
 #endif

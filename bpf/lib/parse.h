@@ -16,7 +16,6 @@
 
 #define MAX_EXTENSIONS 6
 
-#define PROTO_UDPLITE 136
 #define PROTO_ETHERIP 97  /* RFC 3378 */
 #define PROTO_MPLS    137 /* RFC 4023 */
 
@@ -26,12 +25,6 @@ struct tcp_head {
 	__u8 offset, flags;
 	__be16 window;
 };
-
-static __always_inline int has_ports(__u8 proto)
-{
-	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP ||
-	       proto == PROTO_UDPLITE;
-}
 
 static __always_inline int encapsulates(__u8 proto)
 {
@@ -202,7 +195,7 @@ __noinline int parse_quoted(struct __sk_buff *skb)
 	p->inner_l4 = off;
 	p->wkey.proto = proto;
 	p->wkey.sport = p->wkey.dport = 0;
-	if (has_ports(proto) || proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6) {
+	if (tuple_has_ports(proto)) {
 		if (!within(p, off, sizeof(ports)) || bpf_skb_load_bytes(skb, off, ports, sizeof(ports)))
 			return -1;
 		if (has_ports(proto)) {
@@ -302,8 +295,7 @@ __noinline int parse_fragment(__u32 id, __u32 first)
 	}
 	known = bpf_map_lookup_elem(&frags, &p->fkey);
 	if (!known || ((now_seconds() - known->seen) & SEEN_MASK) > FRAG_LIFE) {
-		if (has_ports(p->key.proto) || p->key.proto == IPPROTO_ICMP ||
-		    p->key.proto == IPPROTO_ICMPV6 ||
+		if (tuple_has_ports(p->key.proto) ||
 		    (p->family == FAMILY_6 && is_extension(p->key.proto)))
 			p->is |= IS_NOPORTS;
 		return 0;
@@ -439,7 +431,7 @@ __noinline int parse(struct __sk_buff *skb)
 			break;
 		case IPPROTO_UDP:
 		case IPPROTO_SCTP:
-		case PROTO_UDPLITE:
+		case IPPROTO_UDPLITE:
 			if (!within(p, off, p->key.proto == IPPROTO_SCTP ? 12 : 8) ||
 			    bpf_skb_load_bytes(skb, off, &p->key.sport, 4))
 				p->is |= IS_NOPORTS;

@@ -41,6 +41,9 @@ type Met struct {
 	outcome engine.Outcome
 }
 
+// Out is the packet that goes on; nil: none does.
+func (m *Met) Out() []byte { return m.outcome.Packet }
+
 // Edit is one change that a function made of a packet that goes on.
 type Edit struct {
 	Field  string `json:"field"`

@@ -345,3 +345,41 @@ func TestReplayDiffers(t *testing.T) {
 		t.Errorf("%+v, %v", sum, err)
 	}
 }
+
+// TestDocumentedReplay: the example of the manual prints what stands there.
+func TestDocumentedReplay(t *testing.T) {
+	manual, err := os.ReadFile("../../docs/modules.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := func(after, begin string) string {
+		_, rest, _ := strings.Cut(string(manual), after)
+		_, rest, _ = strings.Cut(rest, begin+"\n")
+		text, _, _ := strings.Cut(rest, "   ```\n")
+		return strings.ReplaceAll("\n"+text, "\n   ", "\n")[1:]
+	}
+	file := filepath.Join(t.TempDir(), "nodns.c")
+	if err := os.WriteFile(file, []byte(block("nodns.c", "   ```c")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	capture, err := os.Open("../../examples/functions/web.pcap")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer capture.Close()
+	c, err := functest.ReadCapture("web.pcap", capture)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	sum, err := open(t, file, nil).Replay(t.Context(), c, nil, func(m *functest.Met) error { return m.Write(&b) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sum.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	if want := block("--pcap examples/functions/web.pcap", "   ```"); b.String() != want {
+		t.Errorf("it prints\n%s, the manual says\n%s", &b, want)
+	}
+}

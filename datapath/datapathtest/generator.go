@@ -220,9 +220,11 @@ func (l *layout) mirrors(g onpath.GroupID) bool {
 // plausible tells packets that another node may send on: it has refused those of
 // addresses that no router forwards.
 func plausible(p []byte) bool {
-	if ends(p) == "" {
-		return false
-	}
+	return ends(p) != "" && within(p)
+}
+
+// within tells packets between addresses that the nodes have routes to, and not of their own.
+func within(p []byte) bool {
 	src, dst := addresses(p)
 	known := slices.Concat(clients, servers, prefixes(virtual.String()+"/32", "10.77.0.0/16"))
 	in := func(a netip.Addr) bool {
@@ -493,5 +495,32 @@ func (m *generator) options(b []byte) []byte {
 	binary.BigEndian.PutUint16(out[2:], binary.BigEndian.Uint16(b[2:])+uint16(len(o)))
 	out[10], out[11] = 0, 0
 	binary.BigEndian.PutUint16(out[10:], ^sum(0, out[:20+len(o)]))
+	return out
+}
+
+// Recorded is a packet of a capture at the uplinks of a gateway.
+type Recorded struct {
+	Device string
+	Packet []byte
+}
+
+// Record makes a capture of few flows between clients and servers. Some packets are damaged,
+// and none is longer than the uplinks take.
+func Record(seed uint64, packets int) []Recorded {
+	m := newGenerator(seed)
+	m.tuples = m.tuples[:16]
+	out := make([]Recorded, 0, packets)
+	for len(out) < packets {
+		m.made++
+		r, t := Recorded{Device: clientNet}, m.tuples[m.IntN(len(m.tuples))]
+		if m.one(2) {
+			r.Device, t = serverNet, t.Reverse()
+		}
+		segment := 0
+		r.Packet, segment = m.packet(t)
+		if segment == 0 && len(r.Packet) >= 46 && len(r.Packet) <= 1500 && within(r.Packet) {
+			out = append(out, r)
+		}
+	}
 	return out
 }
