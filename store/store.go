@@ -48,6 +48,14 @@ func MakesRoom(ctx context.Context) context.Context { return context.WithValue(c
 // IsMakesRoom tells whether MakesRoom marked ctx.
 func IsMakesRoom(ctx context.Context) bool { return ctx.Value(makesRoom{}) != nil }
 
+type filed struct{}
+
+// Filed marks deletions of what files keep from then on: the public log tells of no end of it.
+func Filed(ctx context.Context) context.Context { return context.WithValue(ctx, filed{}, true) }
+
+// IsFiled tells whether Filed marked ctx.
+func IsFiled(ctx context.Context) bool { return ctx.Value(filed{}) != nil }
+
 // LogPath begins the paths of records of the public log, which go with every write.
 const LogPath = "translog/"
 

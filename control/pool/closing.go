@@ -312,7 +312,7 @@ func (p *Past) dropReservations(ctx context.Context, list []archive.Reservation)
 	for _, x := range list {
 		all = append(all, keyOf(x.Name))
 	}
-	g, err := p.queue.submit(ctx, func(s *state) (joining, error) {
+	g, err := p.queue.submit(store.Filed(ctx), func(s *state) (joining, error) {
 		var keys []onpath.Key
 		for i, x := range list {
 			if e := s.rows.entries[all[i]]; e != nil && e.obj.Metadata.Version == x.Version && !e.obj.Status.State.Live() {

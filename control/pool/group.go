@@ -10,24 +10,43 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/control/ledger"
+	"github.com/onpath/onpath/store"
 )
 
 // group is decisions that one transaction writes: those that are taken while the one
 // before waits for the disk. Who waits for a group writes it if nobody else does.
 type group struct {
-	held     []*decision
-	authors  map[onpath.Key]string   // who asked for them: others than who writes the group
-	books    map[string]*ledger.Book // with all postings of the group
-	records  []onpath.Record         // of meters
-	written  []func(revision int64)  // take them up
-	followUp bool                    // nobody's request: written while there is little space too
-	priced   bool                    // it depends on the version of the price list
-	list     int64                   // that version; 0: there is none
+	held    []*decision
+	marks   marks
+	authors map[onpath.Key]string   // who asked for them: others than who writes the group
+	books   map[string]*ledger.Book // with all postings of the group
+	records []onpath.Record         // of meters
+	written []func(revision int64)  // take them up
+	priced  bool                    // it depends on the version of the price list
+	list    int64                   // that version; 0: there is none
 
 	parts, bytes int
 	done         chan struct{} // closed once it is written or let go
 	over         bool
 	err          error
+}
+
+// marks are those of the store that all decisions of a group have.
+type marks struct {
+	followUp bool // nobody's request: written while there is little space too
+	filed    bool // it leaves the store for a file
+}
+
+func marksOf(ctx context.Context) marks { return marks{store.IsFollowUp(ctx), store.IsFiled(ctx)} }
+
+func (m marks) on(ctx context.Context) context.Context {
+	if m.followUp {
+		ctx = store.FollowUp(ctx)
+	}
+	if m.filed {
+		ctx = store.Filed(ctx)
+	}
+	return ctx
 }
 
 // Bounds of a group; a decision that is larger is one by itself.
@@ -89,15 +108,15 @@ func segmentsOf(list []payment) (n int) {
 }
 
 // groupFor is the last group that waits, or a new one.
-func (q *queue) groupFor(parts, bytes int, followUp bool, j joining) *group {
+func (q *queue) groupFor(parts, bytes int, m marks, j joining) *group {
 	if n := len(q.groups); n > 0 && (n > 1 || !q.writing) {
 		g := q.groups[n-1]
 		fits := g.parts+parts <= groupParts && g.bytes+bytes <= groupBytes
-		if fits && g.followUp == followUp && (!g.priced || !j.priced || g.list == j.list) {
+		if fits && g.marks == m && (!g.priced || !j.priced || g.list == j.list) {
 			return g
 		}
 	}
-	g := &group{authors: map[onpath.Key]string{}, books: map[string]*ledger.Book{}, followUp: followUp, done: make(chan struct{})}
+	g := &group{authors: map[onpath.Key]string{}, books: map[string]*ledger.Book{}, marks: m, done: make(chan struct{})}
 	q.groups = append(q.groups, g)
 	return g
 }

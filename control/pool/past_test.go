@@ -170,3 +170,40 @@ func TestMissingDayHidesNoOther(t *testing.T) {
 		t.Errorf("told %d times", told)
 	}
 }
+
+// TestLogTellsNoEndOfWhatIsFiled: a reservation that leaves the store for the file of a closed day
+// is not deleted, and the public log does not say so.
+func TestLogTellsNoEndOfWhatIsFiled(t *testing.T) {
+	l, err := translog.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	f := setUp(t)
+	f.withFolder()
+	s, err := translog.NewStore(t.Context(), f.store, func() time.Time { return f.now }, []byte("salt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.store = s
+	f.Pool = f.restart()
+	f.must(request("short", 0, 3*time.Hour, cores(1)))
+	f.pass(2 * day)
+	f.closeDays()
+	if _, err := s.Get(t.Context(), keyOf("default/short")); onpath.CodeOf(err) != onpath.CodeNotFound {
+		t.Fatal(err)
+	}
+	if err := l.Take(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	var lives []onpath.LogLife
+	err = l.Audit("default", 100, func(e onpath.LoggedEntry) error {
+		if e.Life != "" {
+			lives = append(lives, e.Life)
+		}
+		return nil
+	})
+	if err != nil || len(lives) != 1 || lives[0] != onpath.LogCreated {
+		t.Errorf("%v %v", lives, err)
+	}
+}

@@ -92,7 +92,7 @@ func (q *queue) join(ctx context.Context, j joining) (*group, error) {
 	if parts == 0 {
 		return &group{over: true}, nil
 	}
-	g := q.groupFor(parts, bytes, store.IsFollowUp(ctx), j)
+	g := q.groupFor(parts, bytes, marksOf(ctx), j)
 	if j.priced {
 		g.priced, g.list = true, j.list
 	}
@@ -196,10 +196,7 @@ func (q *queue) nextWrite(g *group) writeStep {
 	}
 	q.writing = true
 	ctx := store.ByEach(context.Background(), first.authors) // for those who asked for its decisions
-	if first.followUp {
-		ctx = store.FollowUp(ctx)
-	}
-	return writeStep{ctx: ctx, g: first, b: b}
+	return writeStep{ctx: first.marks.on(ctx), g: first, b: b}
 }
 
 // endWrite takes up what became of the first group.

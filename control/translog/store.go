@@ -201,7 +201,7 @@ func (v *view) entries(ctx context.Context, changes []onpath.Change) (out []onpa
 	for _, ch := range changes {
 		by := store.AuthorOf(ctx, ch.Key)
 		lease := ch.Key.Kind == onpath.KindLease
-		if ch.Key.Kind.ReadOnly() && !lease {
+		if ch.Key.Kind.ReadOnly() && !lease || ch.Object == nil && by == "" && store.IsFiled(ctx) {
 			continue
 		}
 		if !lease && !decided || by != "" || ch.Object == nil || ch.Version == 0 {
