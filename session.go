@@ -69,6 +69,10 @@ type Look struct {
 // addresses all of its path are looked at.
 const MaxLookFlows = 50_000
 
+// MaxNodeReply bounds, in bytes, what a server reads of a node's reply at once: a node that is
+// broken or in wrong hands cannot use up the server's memory.
+const MaxNodeReply = 64 << 20
+
 // ExecRequest asks for a command in an instance.
 type ExecRequest struct {
 	Instance string   `json:"instance"` // tenant/name

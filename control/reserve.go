@@ -129,7 +129,7 @@ func confirmPromise(ctx context.Context, hub Hub, node string, r onpath.PromiseR
 		return err
 	}
 	defer s.Close()
-	b, err := io.ReadAll(s)
+	b, err := io.ReadAll(io.LimitReader(s, 1<<16))
 	if err != nil {
 		return err
 	}

@@ -157,7 +157,7 @@ func answer(ctx context.Context, call Call, node string, op onpath.NodeOp, reque
 		return err
 	}
 	defer c.Close()
-	return json.NewDecoder(c).Decode(to)
+	return json.NewDecoder(io.LimitReader(c, onpath.MaxNodeReply)).Decode(to)
 }
 
 func flows(ctx context.Context, call Call, node string, f onpath.FlowFilter) (list []onpath.FlowEntry, err error) {
@@ -166,7 +166,7 @@ func flows(ctx context.Context, call Call, node string, f onpath.FlowFilter) (li
 		return nil, err
 	}
 	defer c.Close()
-	for d := json.NewDecoder(c); len(list) < onpath.MaxLookFlows; {
+	for d := json.NewDecoder(io.LimitReader(c, onpath.MaxNodeReply)); len(list) < onpath.MaxLookFlows; {
 		var e onpath.FlowEntry
 		if err := d.Decode(&e); errors.Is(err, io.EOF) {
 			break

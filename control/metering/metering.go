@@ -222,6 +222,6 @@ func (m *Metering) askMeters(ctx context.Context, node string, forget []string) 
 		return nil, err
 	}
 	defer s.Close()
-	err = json.NewDecoder(s).Decode(&list)
+	err = json.NewDecoder(io.LimitReader(s, onpath.MaxNodeReply)).Decode(&list)
 	return list, err
 }

@@ -27,6 +27,7 @@ func newRelief() relief {
 const (
 	relieveAgain  = 10 * time.Second // what found no room is tried again
 	justConfirmed = time.Minute      // what is as new as that is disrupted by no move
+	movesAtOnce   = 32               // then others' beginnings and payments have their turn
 )
 
 // relieve moves instances off nodes that drain, and, off nodes that have less than they have
@@ -39,12 +40,18 @@ func (p *Pool) relieve(ctx context.Context) {
 			list = s.findOverfull(s.clock())
 		}
 	})
-	for _, x := range list {
+	moves := 0
+	for i, x := range list {
 		stays := false
 		for _, k := range x.reservations {
 			leaves := false
 			p.queue.look(func(s *state) { leaves = s.shallLeave(k, x.node, s.clock()) })
+			if leaves && moves == movesAtOnce {
+				p.queue.look(func(s *state) { s.promises.relief.lookAt(list[i:]) })
+				return
+			}
 			if leaves {
+				moves++
 				_, err := p.Move(ctx, k, x.node, "")
 				stays = stays || err != nil
 			}
@@ -61,6 +68,13 @@ func (p *Pool) relieve(ctx context.Context) {
 type relieving struct {
 	node         string
 	reservations []onpath.Key
+}
+
+// lookAt has nodes looked at again at the next tick.
+func (r *relief) lookAt(list []relieving) {
+	for _, x := range list {
+		r.look[x.node] = true
+	}
 }
 
 // findOverfull are the nodes that reservations have to leave, and these.

@@ -3,6 +3,7 @@ package questions
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"sync"
 	"time"
 
@@ -62,5 +63,5 @@ func (c *Questions) flowCounters(ctx context.Context, node string, spec onpath.W
 	}
 	defer s.Close()
 	var out []onpath.FlowCounters
-	return out, json.NewDecoder(s).Decode(&out)
+	return out, json.NewDecoder(io.LimitReader(s, onpath.MaxNodeReply)).Decode(&out)
 }

@@ -3,6 +3,7 @@ package scaling
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -234,7 +235,7 @@ func (c *Scaling) askUsage(ctx context.Context, nodes []string) (list []nodeUsag
 			}
 			defer s.Close()
 			a := nodeUsage{node: n, counters: counters}
-			if json.NewDecoder(s).Decode(&a.usage) != nil {
+			if json.NewDecoder(io.LimitReader(s, onpath.MaxNodeReply)).Decode(&a.usage) != nil {
 				return
 			}
 			mu.Lock()
