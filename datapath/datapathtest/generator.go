@@ -498,6 +498,15 @@ func (m *generator) options(b []byte) []byte {
 	return out
 }
 
+// crosses tells packets between a client and somebody else that the nodes have a route to.
+func crosses(p []byte) bool {
+	src, dst := addresses(p)
+	client := func(a netip.Addr) bool {
+		return slices.ContainsFunc(clients, func(k netip.Prefix) bool { return k.Contains(a) })
+	}
+	return within(p) && client(src) != client(dst)
+}
+
 // Recorded is a packet of a capture at the uplinks of a gateway.
 type Recorded struct {
 	Device string
@@ -518,7 +527,7 @@ func Record(seed uint64, packets int) []Recorded {
 		}
 		segment := 0
 		r.Packet, segment = m.packet(t)
-		if segment == 0 && len(r.Packet) >= 46 && len(r.Packet) <= 1500 && within(r.Packet) {
+		if segment == 0 && len(r.Packet) >= 46 && len(r.Packet) <= 1500 && crosses(r.Packet) {
 			out = append(out, r)
 		}
 	}

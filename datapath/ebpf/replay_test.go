@@ -21,6 +21,7 @@ import (
 	"github.com/onpath/onpath/datapath/ebpf"
 	"github.com/onpath/onpath/internal/bpfobject"
 	"github.com/onpath/onpath/internal/funcbuild"
+	"github.com/onpath/onpath/internal/packet"
 )
 
 // newReplayed is a gateway whose chain takes all traffic to and from the servers through one
@@ -163,7 +164,7 @@ func compareReplay(t *testing.T, seed uint64, code []byte, config map[string]str
 		}
 		before = now
 		same := verdict == m.Verdict
-		if hops := r.Packet[8-r.Packet[0]>>6]; same && verdict == "next" && outcome == datapathtest.Sent && hops > 1 {
+		if hops := r.Packet[10-r.Packet[0]>>5]; same && verdict == "next" && outcome == datapathtest.Sent && hops > 1 {
 			same = bytes.Equal(out.Packet, hopped(m.Out()))
 		}
 		if !same {
@@ -193,14 +194,7 @@ func hopped(p []byte) []byte {
 		return p
 	}
 	b := append([]byte(nil), p...)
-	if b[0]>>4 == 6 {
-		b[7]--
-		return b
-	}
-	b[8]--
-	head := b[:4*int(b[0]&15)]
-	head[10], head[11] = 0, 0
-	s := ipSum(head)
-	b[10], b[11] = byte(s>>8), byte(s)
+	h := packet.Parse(b)
+	packet.Decrement(b, &h)
 	return b
 }
