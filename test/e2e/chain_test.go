@@ -49,7 +49,11 @@ func TestThreeContainers(t *testing.T) {
 		if err := testbed.Start("iperf3", "origin", "iperf3", "-s"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(300 * time.Millisecond)
+		if err := testbed.WaitFor(ctx, "iperf3 listens", 10*time.Second, func() (bool, error) {
+			return strings.TrimSpace(run(ctx, t, "origin", "ss", "-Hltn", "sport = :5201")) != "", nil
+		}); err != nil {
+			t.Fatal(err)
+		}
 		for _, args := range [][]string{{}, {"-R"}} {
 			out := run(ctx, t, "client", append([]string{"iperf3", "-c", "10.9.0.100", "-t", "2", "-f", "m"}, args...)...)
 			t.Log(lineWith(out, "receiver"))
