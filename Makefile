@@ -61,7 +61,7 @@ test-kernels: ## The data-path exam, lab and cgroup tests on Debian's own kernel
 	@test/kernels/run
 
 bpf: ## Compile the eBPF objects again (needs clang)
-	$(GO) generate ./datapath/ebpf ./bench
+	$(GO) generate ./datapath/ebpf ./bench ./functions/...
 
 generate: ## Write the generated references again
 	$(GO) generate ./...

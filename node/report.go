@@ -97,6 +97,9 @@ func (a *Agent) reportOf(f *instance.Fact, inForce map[onpath.VportID]bool) onpa
 	if m, ok := f.Process.(onpath.Modular); ok && f.State != onpath.InstanceStopped {
 		r.Modules = m.Modules()
 	}
+	if l, ok := f.Process.(interface{ Lists() []onpath.Condition }); ok && f.State != onpath.InstanceStopped {
+		r.Lists = l.Lists()
+	}
 	out, spoofing := outOfService(r.Modules), a.meters.Spoofing(f.Number, &f.Plan)
 	switch {
 	case why.Words != "":

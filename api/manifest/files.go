@@ -134,14 +134,20 @@ func readContent(path string) (string, *onpath.Error) {
 	return data, failure
 }
 
+// readListText is the text of a file that is a list of addresses.
+func readListText(path string) (string, *onpath.Error) {
+	data, failure := readText(path, onpath.MaxListFile)
+	if failure == nil && len(data) > onpath.MaxListFile {
+		return "", invalid("", fmt.Sprintf("%s has more than %d bytes", path, onpath.MaxListFile), "write fewer, larger prefixes")
+	}
+	return data, failure
+}
+
 // readList is readContent for what may be a list of addresses: a large one is packed.
 func (d *Document) readList(path string) (string, *onpath.Error) {
-	data, failure := readText(path, onpath.MaxListFile)
-	switch {
-	case failure != nil || len(data) <= onpath.MaxFileBytes:
+	data, failure := readListText(path)
+	if failure != nil || len(data) <= onpath.MaxFileBytes {
 		return data, failure
-	case len(data) > onpath.MaxListFile:
-		return "", invalid("", fmt.Sprintf("%s has more than %d bytes", path, onpath.MaxListFile), "write fewer, larger prefixes")
 	}
 	l, held, err := onpath.ReadAddresses(data)
 	var packed string
@@ -165,7 +171,7 @@ func (d *Document) readHosts(h *onpath.Hosts, dir string) []located {
 		return nil
 	}
 	path := resolve(h.Spec.FromFile, dir)
-	data, failure := readText(path, onpath.MaxListFile)
+	data, failure := readListText(path)
 	if failure == nil {
 		list, held, err := onpath.ReadAddresses(data)
 		var e *onpath.Error

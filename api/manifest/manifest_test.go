@@ -280,6 +280,7 @@ func TestLoadHosts(t *testing.T) {
 		fmt.Fprintf(&list, "10.%d.%d.%d\n", i>>16, i>>8&0xff, i&0xff)
 	}
 	write(t, dir, "many.txt", list.String())
+	write(t, dir, "long.txt", "192.0.2.1 # "+strings.Repeat("x", onpath.MaxListFile)+"\n192.0.2.2\n")
 	hosts := func(list string) string {
 		return write(t, dir, "h.yaml", head+"kind: Hosts\nmetadata: {name: h}\nspec: {addresses: [203.0.113.1], fromFile: "+list+"}\n")
 	}
@@ -293,7 +294,7 @@ func TestLoadHosts(t *testing.T) {
 	}
 	for file, want := range map[string]string{
 		"odd.txt":  `h.yaml:4:44: hosts default/h: spec.fromFile: ` + dir + `/odd.txt: line 2: "bad.example"`,
-		"many.txt": "at most 100000", "gone.txt": "gone.txt: there is no such file",
+		"many.txt": "at most 100000", "long.txt": "long.txt has more than 16777216 bytes", "gone.txt": "gone.txt: there is no such file",
 	} {
 		if _, err := manifest.Load([]string{hosts(file)}, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", file, err, want)

@@ -232,18 +232,19 @@ spec: {from: {hosts: client}, to: {hosts: origin}, through: [{function: filter, 
 	if err := ask(c, 2*time.Second); err != nil {
 		t.Fatalf("what is not in the list: %v", err)
 	}
-	instances, _, err := api(t).List(ctx, onpath.KindInstance, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	said := ""
-	for _, o := range instances {
-		for _, l := range o.(*onpath.Instance).Status.Lists {
-			said += l.Type + ": " + l.Message + "; "
+	err := testbed.WaitFor(ctx, "the instance tells of its list", 20*time.Second, func() (bool, error) {
+		instances, _, err := api(t).List(ctx, onpath.KindInstance, "")
+		for _, o := range instances {
+			for _, l := range o.(*onpath.Instance).Status.Lists {
+				if l.Type == "blocklist" && strings.Contains(l.Message, "100000 entries") {
+					return true, err
+				}
+			}
 		}
-	}
-	if !strings.Contains(said, "blocklist: 100000 entries") {
-		t.Errorf("instances say %q of their lists", said)
+		return false, err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 	blocklist("10.9.0.2")
 	err = testbed.WaitFor(ctx, "the new list bites", 20*time.Second, func() (bool, error) { return ask(c, 300*time.Millisecond) != nil, nil })
