@@ -24,6 +24,7 @@ const (
 	mostVersions = 20      // of one object
 	mostHistory  = 1 << 20 // bytes of one object's records
 	historyBatch = 60      // records that are written at once
+	historyWrite = 4 << 20 // and bytes, if one object's records have no more
 )
 
 // history keeps and reads the last versions of objects.
@@ -69,6 +70,7 @@ func (h *history) read(ctx context.Context, under string) (list []keptVersion, e
 func (h *history) note(ctx context.Context, by string, all []changed) {
 	ctx = context.WithoutCancel(ctx)
 	var batch []onpath.Record
+	size := 0 // in bytes
 	flush := func() {
 		if len(batch) == 0 {
 			return
@@ -76,7 +78,7 @@ func (h *history) note(ctx context.Context, by string, all []changed) {
 		if _, err := h.store.Write(ctx, onpath.Batch{Records: batch}); err != nil {
 			h.log.Error("versions are missing in the history of objects", "first", batch[0].Path, "error", err)
 		}
-		batch = nil
+		batch, size = nil, 0
 	}
 	for _, c := range all {
 		if c.result.Action == wire.Unchanged || c.change.Key.Kind == onpath.KindReservation {
@@ -86,7 +88,14 @@ func (h *history) note(ctx context.Context, by string, all []changed) {
 		if err != nil {
 			h.log.Error("a version is missing in the history of an object", "object", c.change.Key, "error", err)
 		}
-		if batch = append(batch, records...); len(batch) >= historyBatch {
+		more := 0
+		for _, r := range records {
+			more += len(r.Value)
+		}
+		if size+more > historyWrite {
+			flush()
+		}
+		if batch, size = append(batch, records...), size+more; len(batch) >= historyBatch {
 			flush()
 		}
 	}
