@@ -243,19 +243,34 @@ func (t *fireTables) portClasses(rules []fireRule, of func(*fireRule) []onpath.P
 type fireConfig struct{ Generation, Otherwise, Established, Rules uint32 }
 
 // write fills the generation that is not in use, and then makes it the present. The list
-// grows before and shrinks behind.
+// grows before and shrinks behind. On an error what was before is in force.
 func (t *fireTables) write(tables sdk.Tables) error {
 	var now fireConfig
 	if err := tables[sdk.ConfigTable].Lookup(uint32(0), &now); err != nil {
 		return err
 	}
 	g := now.Generation&1 ^ 1
-	added, gone, err := difference(tables["listed"], t.list)
+	list, err := difference(tables["listed"], t.list)
 	if err != nil {
 		return err
 	}
+	listed, present := tables["listed"], tables[sdk.ConfigTable]
+	if err = t.fillGeneration(tables, g, list); err == nil {
+		err = present.Put(uint32(0), fireConfig{g, t.otherwise, t.established, uint32(len(t.actions))})
+	}
+	if err != nil {
+		return errors.Join(err, list.forget(listed))
+	}
+	if err = list.shrink(listed); err != nil { // what is gone comes back before the rules that ask for it
+		return errors.Join(err, list.gone.write(listed), present.Put(uint32(0), now), list.forget(listed))
+	}
+	return nil
+}
+
+// fillGeneration writes what no packet is judged by yet, and what is new in the list.
+func (t *fireTables) fillGeneration(tables sdk.Tables, g uint32, list *listChange) error {
 	steps := []func() error{
-		func() error { return added.write(tables["listed"]) },
+		func() error { return list.added.write(tables["listed"]) },
 		func() error { return writeArray(tables["ends"], g*firewallEnds, t.ends[:]) },
 		func() error { return writePrefixes(tables["sources"], g, t.from) },
 		func() error { return writePrefixes(tables["destinations"], g, t.to) },
@@ -268,14 +283,6 @@ func (t *fireTables) write(tables sdk.Tables) error {
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return err
-		}
-	}
-	if err := tables[sdk.ConfigTable].Put(uint32(0), fireConfig{g, t.otherwise, t.established, uint32(len(t.actions))}); err != nil {
-		return err
-	}
-	for some := range slices.Chunk(gone, batch) {
-		if _, err := tables["listed"].BatchDelete(some, nil); err != nil {
-			return fmt.Errorf("take %d addresses out of the list: %w", len(gone), err)
 		}
 	}
 	return nil

@@ -2,14 +2,21 @@ package firewall
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/bpfobject"
 	"github.com/onpath/onpath/internal/bpfobject/functionbench"
 	"github.com/onpath/onpath/sdk"
 )
@@ -248,6 +255,56 @@ func TestFirewallList(t *testing.T) {
 	var k listKey
 	if err := b.Tables["listed"].NextKey(nil, &k); err == nil {
 		t.Errorf("%x is left of the list", k)
+	}
+}
+
+// TestFirewallTakesBack: where a step fails, the list and the rules are what they were.
+func TestFirewallTakesBack(t *testing.T) {
+	b := functionbench.Load(t, "firewall", object)
+	b.Tell(compile, sdk.Config{theList: "192.0.2.0/24\n198.51.100.1\n"})
+	var was, now fireConfig
+	before, err := inForce(b.Tables["listed"], 0)
+	if err := errors.Join(err, b.Tables[sdk.ConfigTable].Lookup(uint32(0), &was)); err != nil {
+		t.Fatal(err)
+	}
+	small, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer small.Close()
+	readOnly := func(name string) *ebpf.Map {
+		path := filepath.Join(bpfobject.PinPath, fmt.Sprintf("test-firewall-%d", os.Getpid()), name)
+		m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Close() })
+		return m
+	}
+	const other = "0.0.0.0/0\n2001:db8::/32\n" // all of IPv4 has an entry already: not listed
+	for _, x := range []struct {
+		list, table string
+		fails       *ebpf.Map
+	}{
+		{other, "actions", small},
+		{other, sdk.ConfigTable, readOnly(sdk.ConfigTable)},
+		{"192.0.2.0/24\n", "listed", readOnly("listed")}, // fails behind the store that makes rules present
+	} {
+		write, err := compile(sdk.Config{theList: x.list, "default": "drop"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tables := maps.Clone(b.Tables)
+		tables[x.table] = x.fails
+		if err := write(tables); err == nil {
+			t.Errorf("%s cannot be written, and nothing is said", x.table)
+		}
+		if after, err := inForce(b.Tables["listed"], 0); err != nil || !maps.Equal(after, before) {
+			t.Errorf("%s cannot be written: listed are %v, %v; were %v", x.table, after, err, before)
+		}
+		if err := b.Tables[sdk.ConfigTable].Lookup(uint32(0), &now); err != nil || now != was {
+			t.Errorf("%s cannot be written: in force is %+v, %v; was %+v", x.table, now, err, was)
+		}
 	}
 }
 

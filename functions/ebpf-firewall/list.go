@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 )
@@ -19,7 +20,11 @@ type listEntries struct {
 }
 
 func (l *listEntries) add(p netip.Prefix, listed uint32) {
-	l.keys, l.values = append(l.keys, listKeyOf(p)), append(l.values, listed)
+	l.put(listKeyOf(p), listed)
+}
+
+func (l *listEntries) put(k listKey, v uint32) {
+	l.keys, l.values = append(l.keys, k), append(l.values, v)
 }
 
 func listKeyOf(p netip.Prefix) (k listKey) {
@@ -30,8 +35,16 @@ func listKeyOf(p netip.Prefix) (k listKey) {
 	return k
 }
 
-// difference is what the table listed lacks of a list, and what it has beyond.
-func difference(m *ebpf.Map, list []netip.Prefix) (added listEntries, gone []listKey, err error) {
+// listChange is what makes another list of the one in force.
+type listChange struct {
+	added  listEntries // what the table lacks, and what it has with another value
+	fresh  []listKey   // of added: what the table lacks
+	former listEntries // of added: the values before
+	gone   listEntries // what the table has beyond
+}
+
+// difference is the change from the list in the table listed.
+func difference(m *ebpf.Map, list []netip.Prefix) (*listChange, error) {
 	var want listEntries
 	if len(list) > 0 {
 		if list[0].Bits() > 0 || !list[0].Addr().Is4() {
@@ -43,18 +56,48 @@ func difference(m *ebpf.Map, list []netip.Prefix) (added listEntries, gone []lis
 	}
 	have, err := inForce(m, len(want.keys))
 	if err != nil {
-		return added, nil, fmt.Errorf("read the list in force: %w", err)
+		return nil, fmt.Errorf("read the list in force: %w", err)
 	}
+	c := &listChange{}
 	for i, k := range want.keys {
-		if v, ok := have[k]; !ok || v != want.values[i] {
-			added.keys, added.values = append(added.keys, k), append(added.values, want.values[i])
+		v, ok := have[k]
+		if !ok || v != want.values[i] {
+			c.added.put(k, want.values[i])
+		}
+		if !ok {
+			c.fresh = append(c.fresh, k)
+		} else if v != want.values[i] {
+			c.former.put(k, v)
 		}
 		delete(have, k)
 	}
-	for k := range have {
-		gone = append(gone, k)
+	for k, v := range have {
+		c.gone.put(k, v)
 	}
-	return added, gone, nil
+	return c, nil
+}
+
+// shrink takes out what is gone.
+func (c *listChange) shrink(m *ebpf.Map) error {
+	for some := range slices.Chunk(c.gone.keys, batch) {
+		if _, err := m.BatchDelete(some, nil); err != nil {
+			return fmt.Errorf("take %d addresses out of the list: %w", len(c.gone.keys), err)
+		}
+	}
+	return nil
+}
+
+// forget takes back what was added, as far as it came into the table.
+func (c *listChange) forget(m *ebpf.Map) error {
+	if err := c.former.write(m); err != nil {
+		return err
+	}
+	for _, k := range c.fresh {
+		if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("take %d addresses out of the list again: %w", len(c.fresh), err)
+		}
+	}
+	return nil
 }
 
 // inForce is what the table listed has.
