@@ -25,9 +25,10 @@ type Function struct {
 	// Pointless finds what the function can run with, but nobody can mean; nil: nothing.
 	// It is asked when a configuration is applied.
 	Pointless func(Config) error
-	// Lists are the names of values that are lists of addresses, as onpath.ReadAddresses
-	// reads them.
-	Lists []string
+	// Lists are values that are lists of addresses, as onpath.ReadAddresses reads them, by
+	// name, each with the table that holds the list alone. Of a list that is not told the
+	// table stays empty: it must be of a kind whose entries take memory one by one.
+	Lists map[string]string
 	// Accompany is what the node does beside an instance while that has the
 	// configuration, until the context ends. Nil, or a nil answer: nothing.
 	Accompany func(Config, *Instance) func(context.Context)

@@ -23,7 +23,7 @@ import (
 var object []byte
 
 // Function is the firewall.
-var Function = sdk.Function{Name: "firewall", Object: object, Compile: compile, Lists: []string{theList}}
+var Function = sdk.Function{Name: "firewall", Object: object, Compile: compile, Lists: map[string]string{theList: "listed"}}
 
 // bitVector is struct vector: the rules that a value of one field allows.
 type bitVector struct {

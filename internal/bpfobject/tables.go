@@ -137,10 +137,14 @@ func specialIn(t btf.Type, depth int) string {
 	return ""
 }
 
-// Memory is what the tables take when full, on a machine with so many CPUs.
-func (o *Object) Memory(cpus int) onpath.Size {
+// Memory is what the tables take when full, on a machine with so many CPUs, without
+// the empty ones.
+func (o *Object) Memory(cpus int, empty ...string) onpath.Size {
 	var sum uint64
-	for _, m := range o.Tables {
+	for name, m := range o.Tables {
+		if slices.Contains(empty, name) && m.Flags&unix.BPF_F_NO_PREALLOC != 0 {
+			continue
+		}
 		k := kinds[m.Type]
 		value := (uint64(m.ValueSize) + 7) &^ 7
 		if k.perCPU {
@@ -152,9 +156,9 @@ func (o *Object) Memory(cpus int) onpath.Size {
 }
 
 // CheckMemory refuses an object whose tables are larger than the instance's
-// memory.
-func (o *Object) CheckMemory(limit onpath.Size, cpus int) error {
-	if need := o.Memory(cpus); need > limit {
+// memory, without the empty ones.
+func (o *Object) CheckMemory(limit onpath.Size, cpus int, empty ...string) error {
+	if need := o.Memory(cpus, empty...); need > limit {
 		return refuse("make the tables smaller, or write more in resources.memory",
 			"the function's tables take %s on this machine with %d CPUs, and its resources.memory is %s", need, cpus, limit)
 	}

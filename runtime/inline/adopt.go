@@ -77,7 +77,7 @@ func (d *Driver) adopt(id string) (*process, error) {
 	if err := json.Unmarshal(data, &r); err != nil {
 		return nil, unusable{fmt.Errorf("its record: %w", err)}
 	}
-	f, err := d.open(&r.Spec)
+	f, err := d.known(&r.Spec)
 	if err != nil {
 		return nil, unusable{err}
 	}
@@ -90,6 +90,11 @@ func (d *Driver) adopt(id string) (*process, error) {
 		p.abandon()
 		bpfobject.CloseTables(p.tables)
 		return nil, err
+	}
+	// The version before may have had smaller tables: the function goes on all the same.
+	if err := p.function.checkMemory(r.Spec.EBPF, r.Spec.Resources.Memory); err != nil {
+		d.opt.Log.Warn("an ebpf function takes more than its memory, and goes on", "instance", id, "err", err)
+		p.say("goes on, although %v", err)
 	}
 	return p, nil
 }

@@ -79,20 +79,21 @@ func (d *Driver) Prepare(_ context.Context, spec *onpath.FunctionSpec, progress 
 	return err
 }
 
-// open reads and checks the function's object.
+// open reads and checks the function's object, and that its memory suffices.
 func (d *Driver) open(spec *onpath.FunctionSpec) (*function, error) {
-	if spec.EBPF == nil {
-		return nil, onpath.Errorf(onpath.CodeUnsupported, "this runtime runs ebpf functions")
-	}
-	f, err := read(spec.EBPF, d.opt.Functions)
+	f, err := d.known(spec)
 	if err != nil {
 		return nil, err
 	}
-	limit := spec.Resources.Memory
-	if limit == 0 {
-		limit = onpath.DefaultMemory
+	return f, f.checkMemory(spec.EBPF, spec.Resources.Memory)
+}
+
+// known reads and checks the function's object.
+func (d *Driver) known(spec *onpath.FunctionSpec) (*function, error) {
+	if spec.EBPF == nil {
+		return nil, onpath.Errorf(onpath.CodeUnsupported, "this runtime runs ebpf functions")
 	}
-	return f, f.object.CheckMemory(limit, cpus())
+	return read(spec.EBPF, d.opt.Functions)
 }
 
 // read reads the function's object.

@@ -1,7 +1,11 @@
 package inline
 
 import (
+	"errors"
+	"fmt"
 	"maps"
+	"slices"
+	"strings"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/bpfobject"
@@ -21,6 +25,48 @@ func (f *function) compile(e *onpath.EBPFSpec) (sdk.Write, error) {
 		}
 	}
 	return f.Compile(told(e))
+}
+
+// lists are the names of the lists that the function is told.
+func (f *function) lists(e *onpath.EBPFSpec) (named []string) {
+	config := told(e)
+	for _, name := range slices.Sorted(maps.Keys(f.Lists)) {
+		if _, ok := config[name]; ok {
+			named = append(named, name)
+		}
+	}
+	return named
+}
+
+// empty are the tables of all lists but the named ones.
+func (f *function) empty(named []string) (tables []string) {
+	for name, table := range f.Lists {
+		if !slices.Contains(named, name) {
+			tables = append(tables, table)
+		}
+	}
+	return tables
+}
+
+// memory is what the tables take when full, with the named lists.
+func (f *function) memory(named []string) onpath.Size {
+	return f.object.Memory(cpus(), f.empty(named)...)
+}
+
+// checkMemory refuses less memory than the tables take; 0 is the default.
+func (f *function) checkMemory(e *onpath.EBPFSpec, limit onpath.Size) error {
+	if limit == 0 {
+		limit = onpath.DefaultMemory
+	}
+	named := f.lists(e)
+	err := f.object.CheckMemory(limit, cpus(), f.empty(named)...)
+	var refused *onpath.Error
+	if len(named) > 0 && errors.As(err, &refused) {
+		list := strings.Join(named, ", ")
+		refused.Message += fmt.Sprintf("; without %s they take %s", list, f.memory(nil))
+		refused.Remedy = "write more in resources.memory, or leave out " + list
+	}
+	return err
 }
 
 // told is all that a function is told, files included.

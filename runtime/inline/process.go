@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -149,7 +150,7 @@ func (p *process) configure(s *onpath.FunctionSpec) error {
 // since when.
 func (p *process) listsOf(s *onpath.FunctionSpec) (out []onpath.Condition, err error) {
 	now, before := told(s.EBPF), told(p.spec.EBPF)
-	for _, name := range p.function.Lists {
+	for _, name := range slices.Sorted(maps.Keys(p.function.Lists)) {
 		text, ok := now[name]
 		if !ok {
 			continue
@@ -210,12 +211,18 @@ func (p *process) Exit() (int, time.Time) {
 
 // Resize implements onpath.Process: tables keep their sizes.
 func (p *process) Resize(_ context.Context, r onpath.Resources) error {
-	return p.function.object.CheckMemory(r.Memory, cpus())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.function.checkMemory(p.spec.EBPF, r.Memory)
 }
 
 // Usage implements onpath.Process.
 func (p *process) Usage(context.Context) (onpath.Usage, error) {
-	return onpath.Usage{Memory: p.function.object.Memory(cpus())}, nil
+	var named []string
+	for _, l := range p.Lists() {
+		named = append(named, l.Type)
+	}
+	return onpath.Usage{Memory: p.function.memory(named)}, nil
 }
 
 // Reconfigure implements onpath.Reconfigurable.
@@ -225,12 +232,24 @@ func (p *process) Reconfigure(_ context.Context, s *onpath.FunctionSpec) error {
 	if s.EBPF == nil {
 		return onpath.Errorf(onpath.CodeInvalid, "instance %s is an ebpf function", p.id)
 	}
-	if err := p.configure(s); err != nil {
+	err := p.checkGrowth(s)
+	if err == nil {
+		err = p.configure(s)
+	}
+	if err != nil {
 		p.say("not told: %v", err)
 		return err
 	}
 	p.spec = *s
 	return nil
+}
+
+// checkGrowth refuses lists that come to the function, if its memory does not suffice.
+func (p *process) checkGrowth(s *onpath.FunctionSpec) error {
+	if p.function.memory(p.function.lists(s.EBPF)) <= p.function.memory(p.function.lists(p.spec.EBPF)) {
+		return nil
+	}
+	return p.function.checkMemory(s.EBPF, s.Resources.Memory)
 }
 
 // Inline implements onpath.Inline.
