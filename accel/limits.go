@@ -143,7 +143,7 @@ type counters struct {
 	instances int
 	short     bool // they are what was open when something was lacking
 	all       int
-	waiting   int                  // connections that have no place yet
+	waiting   [2]int               // connections that have no place yet, by whose they are
 	full      onpath.RelayFullness // of all
 	scarce    bool
 	tenants   map[string]*tenantUse
@@ -173,8 +173,8 @@ func newCounters(l Limits) *counters {
 }
 
 const (
-	spareFiles = 8 // for the agent that asks, and connections that wait
-	mostHeld   = 4 // connections that may have been taken without a place
+	spareFiles = 4 // for the agent that asks
+	mostHeld   = 4 // connections that may wait at each listener, however few files there are
 	ownSockets = 2 // a connection's: it may go without pipes
 )
 
@@ -183,7 +183,7 @@ const (
 func (c *counters) setLimits() {
 	c.files, c.evaluated, c.short = openable(), now(), false
 	others := max(openNow()-c.all*ownSockets-c.pipes.files(), 0)
-	room := int(min(c.files, mostConnections*connectionFiles)) - others - spareFiles - c.mostHeaders()
+	room := int(min(c.files, mostConnections*connectionFiles)) - others - spareFiles - 2*c.mostAtOnce()
 	l := c.asked
 	if l.Connections == 0 {
 		l = limitsOf(c.files, MemoryBound(), c.instances)
@@ -194,14 +194,15 @@ func (c *counters) setLimits() {
 	c.pipes.bound(room - c.limits.Connections*ownSockets)
 }
 
-// mostHeaders is how many connections may wait for their header at a time. It comes with the SYN
-// or right behind the handshake: one more ends the wait of the one that has waited longest.
-func (c *counters) mostHeaders() int { return int(min(max(c.files/16, 4), maxHeaders)) }
+// mostAtOnce is how many connections may wait for their header at a time, and how many for a place.
+// A header comes with the SYN or right behind the handshake: one connection more ends the wait of
+// the one that has waited longest.
+func (c *counters) mostAtOnce() int { return int(min(max(c.files/16, mostHeld), maxHeaders)) }
 
 func (c *counters) headersAtOnce() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mostHeaders()
+	return c.mostAtOnce()
 }
 
 // shortFor is after how long limits are tried again that were less than what was open.
@@ -239,30 +240,23 @@ func (c *counters) shortOf() (news bool) {
 	return news
 }
 
-// take takes a place for a connection, of which the last are for those that hold few: a prefix
-// may have as many of them as are left free, and a tenant none that has its limit.
+// take takes a place for a client's connection, of which the last are for those that hold few: a
+// prefix may have as many of them as are left free, and a tenant none that has its limit. Whom the
+// kernel has answered already waits for one, and takes it by the same rule.
 func (c *counters) take(tenant string, client netip.Addr) (*use, error) {
-	return c.place(tenant, client, asks)
+	return c.place(tenant, client, clients)
 }
 
-// takeAny takes a place for a client that has been answered, whoever holds how many. The last
-// ones are left to those that hold few, and to legs of other relays, whose clients hold places
-// there already.
-func (c *counters) takeAny(tenant string, client netip.Addr) (*use, error) {
-	return c.place(tenant, client, answered)
-}
-
-// takeLast takes any place.
+// takeLast takes any place, for a leg of another relay: its client holds places there already.
 func (c *counters) takeLast(tenant string, client netip.Addr) (*use, error) {
 	return c.place(tenant, client, relayed)
 }
 
-// whose a place is to be.
+// whose a connection is.
 type whose int
 
 const (
-	asks whose = iota
-	answered
+	clients whose = iota
 	relayed
 )
 
@@ -278,10 +272,9 @@ func (c *counters) place(tenant string, client netip.Addr, who whose) (*use, err
 	of := clientPrefix(client)
 	free, held := c.limits.Connections-c.all, c.prefixes[of]
 	c.evaluate(t)
-	scarce := c.all*100 >= c.limits.Connections*scarceAt
-	few := who == asks && scarce
+	few := who == clients && c.all*100 >= c.limits.Connections*scarceAt
 	switch {
-	case free <= 0 || who == answered && scarce:
+	case free <= 0:
 		return nil, fmt.Errorf("the relay holds %d connections, as many as it may", c.all)
 	case few && t.connections >= c.limits.PerTenant:
 		return nil, fmt.Errorf("tenant %s holds %d connections, as many as one may", tenant, t.connections)
@@ -295,20 +288,28 @@ func (c *counters) place(tenant string, client netip.Addr, who whose) (*use, err
 	return &use{counters: c, tenant: t, prefix: of}, nil
 }
 
-// room is how many places are free, and how many connections wait for one.
+// room is how many places are free for whoever comes, and how many connections wait for one.
 func (c *counters) room(who whose) (free, waiting int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.renew(); who == relayed {
-		return c.limits.Connections - c.all, c.waiting
+		return c.limits.Connections - c.all, c.waiting[who]
 	}
-	return (c.limits.Connections*scarceAt+99)/100 - c.all, c.waiting
+	return (c.limits.Connections*scarceAt+99)/100 - c.all, c.waiting[who]
 }
 
-func (c *counters) wait(n int) {
+// spare is how many places are free in all, and how many connections may wait at each instance's
+// listener for one.
+func (c *counters) spare() (free, most int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.waiting += n
+	return c.limits.Connections - c.all, max(c.mostAtOnce()/max(c.instances, 1), mostHeld)
+}
+
+func (c *counters) wait(who whose, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting[who] += n
 }
 
 // opening is how many legs may have been begun by SYNs, and whether places are scarce.

@@ -60,6 +60,7 @@ type Config struct {
 const (
 	headerTimeout = 5 * time.Second
 	claimTimeout  = 3 * time.Second // a SYN whose handshake does not end loses its leg
+	standsFor     = time.Second     // how long a queue may keep a connection from its leg
 	lateSYN       = time.Second     // by which a SYN may be read after its connection was taken
 )
 
@@ -75,6 +76,8 @@ type Relay struct {
 	mu        sync.Mutex
 	legs      map[ends]*leg // next legs of clients' connections, from the SYN to the end
 	unclaimed int           // of them, those begun by a SYN whose connection is not complete
+	waiting   int           // clients' connections that were taken and have no leg yet
+	waiters   []waiter      // of them, those that found no place, the oldest first
 	live      map[conn]struct{}
 	closed    bool
 	work      sync.WaitGroup
@@ -86,6 +89,12 @@ type Relay struct {
 // ends name a client's connection.
 type ends struct{ client, origin netip.AddrPort }
 
+// waiter is a client's connection that waits for a place.
+type waiter struct {
+	conn
+	ends
+}
+
 // leg is the next leg of a connection, while it is opened and after.
 type leg struct {
 	done       chan struct{} // closed when the next three are valid
@@ -96,7 +105,8 @@ type leg struct {
 	work       *work
 	token      *use        // the connection's place under the limits
 	timer      *time.Timer // ends a leg that no connection claims
-	claimed    bool        // guarded by Relay.mu
+	claimed    bool        // guarded by Relay.mu, as the next one
+	answered   time.Time   // when its client's SYN was; zero: not yet
 	held       bool        // no connection is there before the leg is
 }
 
@@ -161,7 +171,7 @@ func (r *Relay) Serve(in *Interceptor) error {
 	ended := make(chan struct{})
 	defer close(ended)
 	go r.hold(in, ended)
-	return r.accept(in.Listener, answered, r.ingress)
+	return r.accept(in.Listener, clients, r.ingress)
 }
 
 // hold has SYNs held while they wait for origins, or for one of the last places.
@@ -187,7 +197,7 @@ func (r *Relay) ServeRelays(l *net.TCPListener) error { return r.accept(l, relay
 func (r *Relay) accept(l *net.TCPListener, who whose, handle func(*net.TCPConn)) error {
 	r.watch.Do(func() { go r.endGone() })
 	for {
-		for !r.mayTake(who) { // what the kernel has answered waits there, and takes no file
+		for !r.mayTake(l, who) { // what the kernel has answered waits there, and takes no file
 			r.rest()
 		}
 		c, err := l.AcceptTCP()
@@ -206,8 +216,8 @@ func (r *Relay) accept(l *net.TCPListener, who whose, handle func(*net.TCPConn))
 			reset(c)
 			return nil
 		}
-		if who == answered {
-			r.count.wait(1) // until ingress
+		if who == clients {
+			r.await(c, 1) // until ingress
 		}
 		go func() {
 			defer r.leave(c)
@@ -216,16 +226,61 @@ func (r *Relay) accept(l *net.TCPListener, who whose, handle func(*net.TCPConn))
 	}
 }
 
-// mayTake reports whether there is room for one more connection, or one that has its place
-// already may be the next.
-func (r *Relay) mayTake(who whose) bool {
+// mayTake reports whether the next connection may be taken: there is room for one more, or it may
+// be one that gets a place though others do not. Connections that got theirs with a SYN may stand
+// behind any number of others. If one stands there for a while, the connection that has waited
+// longest without a place makes room.
+func (r *Relay) mayTake(l *net.TCPListener, who whose) bool {
 	free, waiting := r.count.room(who)
-	if free > waiting {
-		return true
-	}
+	last, most := r.count.spare()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.closed || r.unclaimed > 0 && waiting < mostHeld
+	switch {
+	case r.closed || free > waiting:
+		return true
+	case who == relayed:
+		return false
+	case r.waiting < most:
+		return last > 0 || r.unclaimed > 0
+	}
+	return r.stands() && hasQueue(l) && r.endOldest()
+}
+
+// stands reports whether a leg has been there for a while, and its answered client's connection
+// has not come. Callers hold mu.
+func (r *Relay) stands() bool {
+	since := now().Add(-standsFor)
+	for _, l := range r.legs {
+		if !l.claimed && !l.answered.IsZero() && l.answered.Before(since) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasQueue reports whether connections that nobody has taken are complete.
+func hasQueue(l *net.TCPListener) (has bool) {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = control(raw, func(fd int) error {
+		is, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		has = err == nil && is.Unacked > 0 // of a listener, the length of its queue
+		return err
+	})
+	return has
+}
+
+// endOldest ends the wait of the connection that has waited longest without a place. Callers hold mu.
+func (r *Relay) endOldest() bool {
+	i := slices.IndexFunc(r.waiters, func(w waiter) bool { l := r.legs[w.ends]; return l == nil || l.claimed })
+	if i < 0 {
+		return false
+	}
+	reset(r.waiters[i].conn)
+	r.waiters = slices.Delete(r.waiters, i, i+1)
+	return true
 }
 
 // enter notes a connection, so that Close can end it.
@@ -278,6 +333,9 @@ func (r *Relay) SYN(s SYN) {
 func (r *Relay) settle(s SYN, k ends, l *leg) {
 	<-l.done
 	if l.err == nil {
+		r.mu.Lock()
+		l.answered = now()
+		r.mu.Unlock()
 		l.timer.Reset(claimTimeout)
 		s.Answer(nil)
 		return
@@ -314,6 +372,8 @@ func (r *Relay) reserve(route Route, k ends, held bool) (l *leg, flood bool) {
 	until := claimTimeout
 	if route.wait {
 		until += answerTimeout
+	} else {
+		l.answered = now()
 	}
 	l.timer = time.AfterFunc(until, func() {
 		r.mu.Lock()
@@ -346,49 +406,67 @@ func (l *leg) release() {
 	l.token.release()
 }
 
-// claim returns the leg of a connection: the one that its SYN began, or a new one.
+// claim returns the leg of a connection: the one that its SYN began, or a new one. Whom the
+// kernel has answered waits for a place.
 func (r *Relay) claim(c conn, route Route, k ends) (*leg, error) {
-	if l := r.take(k, nil); l != nil {
-		return l, nil
+	for {
+		l, begun, err := r.take(c, route, k)
+		if l != nil && !begun {
+			r.cfg.work(route.Tenant, k.origin).add(synWork)
+			r.open(l, route, k.client, k.origin)
+		}
+		if l != nil {
+			return l, nil
+		}
+		if r.rest(); r.ctx.Err() != nil || hasEnded(c) {
+			r.cfg.work(route.Tenant, k.origin).add(synWork)
+			return nil, err
+		}
 	}
-	token, err := r.place(c, route, k, r.count.takeAny)
-	if err != nil {
-		return nil, err
-	}
-	own := r.newLeg(route, k.origin, token)
-	l := r.take(k, own)
-	if l != own {
-		own.release() // the SYN was read meanwhile
-		return l, nil
-	}
-	r.open(l, route, k.client, k.origin)
-	return l, nil
 }
 
-// take claims a leg that a SYN has begun, else one that is to be opened.
-func (r *Relay) take(k ends, own *leg) *leg {
+// take claims the leg that a SYN has begun, else one that is to be opened if there is a place.
+func (r *Relay) take(c conn, route Route, k ends) (l *leg, begun bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l := r.legs[k]
-	switch {
-	case l != nil && !l.claimed:
+	i := slices.IndexFunc(r.waiters, func(w waiter) bool { return w.conn == c })
+	if l = r.legs[k]; l != nil && !l.claimed {
 		l.timer.Stop()
 		r.unclaimed--
-	case own != nil:
-		l = own
+		begun = true
+	} else {
+		token, err := r.count.take(route.Tenant, k.client.Addr())
+		if err != nil {
+			if i < 0 {
+				r.waiters = append(r.waiters, waiter{c, k})
+			}
+			return nil, false, err
+		}
+		l = r.newLeg(route, k.origin, token)
 		r.legs[k] = l
-	default:
-		return nil
 	}
-	l.claimed = true
-	return l
+	if l.claimed = true; i >= 0 {
+		r.waiters = slices.Delete(r.waiters, i, i+1)
+	}
+	return l, begun, nil
 }
 
-// place waits for a place: whom the kernel has answered is not reset.
-func (r *Relay) place(c conn, route Route, k ends, take func(string, netip.Addr) (*use, error)) (token *use, err error) {
+// await counts a client's connection until it has its leg, or gets none.
+func (r *Relay) await(c conn, n int) {
+	r.count.wait(clients, n)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting += n
+	r.waiters = slices.DeleteFunc(r.waiters, func(w waiter) bool { return w.conn == c })
+}
+
+// place waits for a place for a leg of another relay.
+func (r *Relay) place(c conn, route Route, k ends) (token *use, err error) {
 	r.cfg.work(route.Tenant, k.origin).add(synWork)
+	r.count.wait(relayed, 1)
+	defer r.count.wait(relayed, -1)
 	for {
-		token, err = take(route.Tenant, k.client.Addr())
+		token, err = r.count.takeLast(route.Tenant, k.client.Addr())
 		if err == nil || r.ctx.Err() != nil || hasEnded(c) {
 			return token, err
 		}
@@ -396,16 +474,24 @@ func (r *Relay) place(c conn, route Route, k ends, take func(string, netip.Addr)
 	}
 }
 
-// hasEnded reports whether both ends of a connection have closed it, or one has reset it.
+// hasEnded reports whether a connection is over: one end has reset it, or its client has closed
+// it before it sent anything. A client that has sent a request may close its direction and wait.
 func hasEnded(c conn) (ended bool) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return true
 	}
 	err = control(raw, func(fd int) error {
-		n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd)}}, 0) // asks after errors alone
-		ended = n > 0
-		return nil
+		is := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		if n, _ := unix.Poll(is, 0); n <= 0 {
+			return nil
+		}
+		if ended = is[0].Revents != unix.POLLRDHUP; ended {
+			return nil
+		}
+		unread, err := unix.IoctlGetInt(fd, unix.SIOCINQ)
+		ended = unread == 0
+		return err
 	})
 	return ended || err != nil
 }
@@ -447,7 +533,7 @@ func (r *Relay) ingress(c *net.TCPConn) {
 	if err == nil {
 		l, err = r.claim(c, route, k)
 	}
-	r.count.wait(-1)
+	r.await(c, -1)
 	if err != nil {
 		r.refuse(c, "a connection", k, err)
 		return
@@ -474,9 +560,7 @@ func (r *Relay) onward(c *net.TCPConn) {
 	}
 	_ = c.SetReadDeadline(time.Time{})
 	route, k := Route{Tenant: h.tenant, Next: h.next, Congestion: h.congestion, wait: h.wait}, ends{h.client, h.origin}
-	r.count.wait(1)
-	token, err := r.place(c, route, k, r.count.takeLast)
-	r.count.wait(-1)
+	token, err := r.place(c, route, k)
 	if err != nil {
 		r.refuse(c, "a leg of another relay", k, err)
 		return
