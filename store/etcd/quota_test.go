@@ -25,7 +25,7 @@ func large(name string) *onpath.Function {
 // await waits for what happens in the background.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for range 1000 {
+	for range 3000 { // the store tries for ten seconds after a compaction, which waits for the one before
 		if holds() {
 			return
 		}
