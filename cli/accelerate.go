@@ -109,10 +109,7 @@ value changes when it has moved by the asker's threshold.`,
 		Example: examples("onpath measure", "onpath measure -o json"),
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := g.checkOutput(); err != nil {
-				return err
-			}
-			cl, err := g.client()
+			cl, err := clientToPrint(g)
 			if err != nil {
 				return err
 			}

@@ -21,10 +21,7 @@ are admitted; what is not there cannot be spent.`,
 		Example: examples("onpath account acme", "onpath account credit acme 250 --reference 'transfer 4711'"),
 		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: g.completeKind(onpath.KindTenant),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := g.checkOutput(); err != nil {
-				return err
-			}
-			cl, err := g.client()
+			cl, err := clientToPrint(g)
 			if err != nil {
 				return err
 			}
@@ -101,10 +98,7 @@ spent the amount falls below zero. onpath ledger list shows the numbers.`,
 }
 
 func (g *global) enterMoney(c *cobra.Command, tenant string, e onpath.MoneyEntry) error {
-	if err := g.checkOutput(); err != nil {
-		return err
-	}
-	cl, err := g.client()
+	cl, err := clientToPrint(g)
 	if err != nil {
 		return err
 	}
@@ -164,10 +158,7 @@ code 1: something differs, or a file is not there.`,
 		Example: examples("onpath ledger check"),
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := g.checkOutput(); err != nil {
-				return err
-			}
-			cl, err := g.client()
+			cl, err := clientToPrint(g)
 			if err != nil {
 				return err
 			}
@@ -207,10 +198,7 @@ number from which to go on.`,
 		Example: examples("onpath ledger list acme", "onpath ledger list acme --from 1 --limit 1000 -o json"),
 		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: g.completeKind(onpath.KindTenant),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := g.checkOutput(); err != nil {
-				return err
-			}
-			cl, err := g.client()
+			cl, err := clientToPrint(g)
 			if err != nil {
 				return err
 			}
@@ -235,10 +223,7 @@ over, the file of each holds. The files lie in the folder ledger of the server's
 		Example: examples("onpath ledger days"),
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := g.checkOutput(); err != nil {
-				return err
-			}
-			cl, err := g.client()
+			cl, err := clientToPrint(g)
 			if err != nil {
 				return err
 			}

@@ -291,10 +291,7 @@ func newAudit(g *global) *cobra.Command {
 last: what stands behind the hashes of the public log, checked against them.`,
 		Example: examples("onpath audit", "onpath audit --tenant acme -n 20 -o json"), Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := g.checkOutput(); err != nil {
-				return err
-			}
-			cl, err := g.client()
+			cl, err := clientToPrint(g)
 			if err != nil {
 				return err
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/api/manifest"
 )
 
@@ -35,6 +36,14 @@ func (g *global) checkOutput(more ...string) error {
 		hint = "; did you mean " + w + "?"
 	}
 	return badUsage("-o %s is not one of %s%s", g.output, strings.Join(known, ", "), hint)
+}
+
+// clientToPrint connects to the server for a command that prints the reply as -o says.
+func clientToPrint(g *global) (*client.Client, error) {
+	if err := g.checkOutput(); err != nil {
+		return nil, err
+	}
+	return g.client()
 }
 
 // print writes value as JSON or YAML, or calls asTable.

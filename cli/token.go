@@ -113,10 +113,7 @@ func newTokenList(g *global) *cobra.Command {
 		Example: examples("onpath token list"),
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := g.checkOutput(); err != nil {
-				return err
-			}
-			cl, err := g.client()
+			cl, err := clientToPrint(g)
 			if err != nil {
 				return err
 			}

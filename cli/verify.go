@@ -30,10 +30,7 @@ says what is proved and what is not.`,
 		Example: examples("onpath verify", "onpath verify web --live", "onpath verify -o json"),
 		Args:    cobra.ArbitraryArgs, ValidArgsFunction: g.completeKind(onpath.KindChain),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := g.checkOutput(); err != nil {
-				return err
-			}
-			cl, err := g.client()
+			cl, err := clientToPrint(g)
 			if err != nil {
 				return err
 			}
