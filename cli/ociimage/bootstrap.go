@@ -61,12 +61,13 @@ func bootstrap(ctx context.Context, r *resolved, names []string, below, scratch,
 	args = append(append(args, r.apt.dist.codename, tarball), lines...)
 	cmd := exec.CommandContext(ctx, bin, args...)
 	cmd.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch), "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")
+	// On cancellation it tidies up. It waits for the programs that it has started, so they
+	// are told as well.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if os.Getuid() == 0 { // other users' subordinate ids may not get into the cache
 		cmd.Env = append(cmd.Env, "TMPDIR="+scratch)
+		cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS // a killed mmdebstrap leaves no mount
 	}
-	// On cancellation it must unmount what it has mounted; killed, it could not.
-	// It waits for the programs that it has started, so they are told as well.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	group := func(s syscall.Signal) error { return syscall.Kill(-cmd.Process.Pid, s) }
 	over := make(chan struct{})
 	defer close(over)
