@@ -3,12 +3,14 @@ package etcd
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
 
 	"github.com/onpath/onpath"
 )
@@ -30,20 +32,20 @@ const (
 	betweenCompactions = time.Second
 )
 
-// bytesAt says how many bytes had been written at a revision since the store was opened.
+// bytesAt says how many bytes had been written or deleted at a revision since the store was opened.
 type bytesAt struct{ revision, bytes int64 }
 
 // room keeps an embedded store below its quota.
 type room struct {
 	quota int64
 	asked chan chan struct{} // writers that wait until old versions are gone
-	grown chan struct{}      // more was written than old versions may hold
+	grown chan struct{}      // more was written and deleted than old versions may hold
 	ended chan struct{}      // nobody makes room any more
 
 	mu      sync.Mutex
 	written []bytesAt // the first is what was compacted last
 	// told is what etcd told last that it holds: it tells at each commit, ten times a second.
-	// untold is how many bytes had been written then.
+	// untold is how many bytes had been written then, and how many were deleted up to now.
 	told, untold int64
 }
 
@@ -52,15 +54,38 @@ func newRoom(quota int64) *room {
 		asked: make(chan chan struct{}), grown: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
-// wrote counts a transaction.
-func (r *room) wrote(revision int64, t *transaction) {
+// wrote counts a transaction, and what it deleted: both are, or become, old versions.
+func (e *embedded) wrote(ctx context.Context, revision int64, t *transaction) {
+	var written, deleted int64
+	for _, w := range t.writes {
+		written += int64(len(w.KeyBytes()) + len(w.ValueBytes()))
+		if w.IsDelete() {
+			deleted += e.size(ctx, w.KeyBytes(), revision-1)
+		}
+	}
+	e.room.wrote(revision, written, deleted)
+}
+
+// size is how many bytes a key and its value had at a revision. The value does not leave the
+// process: a transaction may delete gigabytes.
+func (e *embedded) size(ctx context.Context, key []byte, revision int64) (n int64) {
+	r, err := e.etcd.Server.KV().Range(ctx, key, nil, mvcc.RangeOptions{Rev: revision})
+	if err != nil { // compacted meanwhile
+		return 0
+	}
+	for i := range r.KVs {
+		n += int64(len(r.KVs[i].Key) + len(r.KVs[i].Value))
+	}
+	return n
+}
+
+// wrote counts the bytes of a transaction.
+func (r *room) wrote(revision, written, deleted int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	first, last := r.written[0], r.written[len(r.written)-1]
-	now := bytesAt{revision, last.bytes}
-	for _, w := range t.writes {
-		now.bytes += int64(len(w.KeyBytes()) + len(w.ValueBytes()))
-	}
+	now := bytesAt{revision, last.bytes + written + deleted}
+	r.untold += deleted // etcd tells of these bytes until they are compacted
 	if n := len(r.written); n > 1 && now.bytes-r.written[n-2].bytes < r.history()/64 {
 		r.written[n-1] = now
 	} else {
@@ -88,17 +113,14 @@ func (r *room) inUse(told int64) int64 {
 // history is how many bytes of old versions there may be.
 func (r *room) history() int64 { return r.quota / historyPart }
 
-// older is the newest revision that has at least half of history's bytes behind it.
-func (r *room) older() (revision int64) {
+// older is the oldest revision that has at most half of history's bytes behind it: the newest
+// one of all, after a deletion of more than that.
+func (r *room) older() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	end := r.written[len(r.written)-1].bytes - r.history()/2
-	for _, w := range r.written {
-		if w.bytes <= end {
-			revision = w.revision
-		}
-	}
-	return revision
+	i := slices.IndexFunc(r.written, func(w bytesAt) bool { return w.bytes >= end })
+	return r.written[i].revision
 }
 
 // compacted forgets what lies before a revision.
@@ -170,13 +192,14 @@ func (e *embedded) makeRoom(ctx context.Context) {
 func (e *embedded) keepRoom(ctx context.Context) {
 	defer close(e.room.ended)
 	var last int64 // revision at the last compaction of all
+	var owed int64 // revision of a compaction that failed
 	var at time.Time
 	var again <-chan time.Time
 	tries := 0
 	for {
 		var done chan struct{}
 		var err error
-		revision := int64(0)
+		revision := owed
 		select {
 		case <-ctx.Done():
 			return
@@ -195,6 +218,9 @@ func (e *embedded) keepRoom(ctx context.Context) {
 				last = now
 			}
 			at = time.Now()
+			if owed = 0; err != nil {
+				owed = revision
+			}
 		}
 		if done != nil {
 			close(done)

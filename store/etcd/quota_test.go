@@ -119,6 +119,24 @@ func TestOldVersionsAreNoUse(t *testing.T) {
 	await(t, "old versions hold little", func() bool { return s.Use().InUse < 4<<20 })
 }
 
+// TestDeletedGivesRoom: what is deleted from a store that is far from full leaves its file, too,
+// though nothing is written after it.
+func TestDeletedGivesRoom(t *testing.T) {
+	s := open(t, etcd.Options{Dir: t.TempDir(), Quota: 16 << 20})
+	var all []onpath.Change
+	for i := range 8 {
+		f := large(fmt.Sprintf("f%d", i))
+		if err := commit(t.Context(), s, put(f, 0)); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, deletionOf(f)...)
+	}
+	if err := commit(t.Context(), s, all); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the file is rewritten without what was deleted", func() bool { u := s.Use(); return u.InUse < 2<<20 && u.File < 4<<20 })
+}
+
 // TestOldVersionsAreKeptForWatchers: small changes are not compacted at once.
 func TestOldVersionsAreKeptForWatchers(t *testing.T) {
 	s := open(t, etcd.Options{Dir: t.TempDir(), Quota: 16 << 20})

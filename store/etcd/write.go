@@ -109,7 +109,7 @@ func (s *Store) tryWrite(ctx context.Context, b onpath.Batch) (done bool, w onpa
 	}
 	w.Revision = r.Header.Revision
 	if s.embedded != nil {
-		s.embedded.room.wrote(w.Revision, t)
+		s.embedded.wrote(ctx, w.Revision, t)
 	}
 	b.SetVersions(w.Revision)
 	return true, w, nil
