@@ -24,8 +24,8 @@ func (s *Scaler) watch(v *View) {
 	if now.N < 4 {
 		return
 	}
-	s.refer(v, from)
 	changed := s.sustained(&s.noticed, v.Now, s.differs(v, now))
+	s.refer(v, from)
 	pressed := s.sustained(&s.pressed, v.Now, s.pressedNow(v))
 	unmet := s.sustained(&s.short, v.Now, s.misses(now))
 	// While something changes, the values before are of another load.
@@ -54,7 +54,8 @@ func (s *Scaler) watch(v *View) {
 
 // refer has the values since all is settled as the reference, for up to ten windows, as
 // long as nothing has changed. The last window is left out: with it a change would become a
-// part of what it is compared with before it shows.
+// part of what it is compared with before it shows. A look that comes late compares first, for the
+// same reason.
 func (s *Scaler) refer(v *View, from time.Time) {
 	st, last := &s.Status, v.Now.Add(-s.window())
 	if st.Reference.N > 0 && (s.inherited || !s.noticed.IsZero()) || last.After(from.Add(10*s.window())) {
