@@ -22,6 +22,9 @@ type LeasesSpec struct {
 	Publishers Publishers `json:"publishers,omitempty"`
 	// Ports are those that a request may ask for. Default all.
 	Ports []PortRange `json:"ports,omitempty"`
+	// Servers is how many publishers at a time may have modules that serve, each at addresses
+	// of the server's publicPools that are reserved for it. Default 0: none.
+	Servers int `json:"servers,omitempty"`
 	// DryRun: requests are checked and answered, and nothing is installed.
 	DryRun bool `json:"dryRun,omitempty"`
 }
@@ -68,6 +71,9 @@ type LeasePlan struct {
 	Spec       LeasesSpec  `json:"spec"`
 	Slots      []LeaseSlot `json:"slots"`
 	Publishers []Publisher `json:"publishers,omitempty"` // by tenant
+	// MTU is the largest packet, in bytes, that reaches servers whichever gateway it comes in
+	// at; 0: any.
+	MTU int `json:"mtu,omitempty"`
 }
 
 // LeaseSlot are ids and addresses for one publisher's engine, reserved for the node.
@@ -75,6 +81,8 @@ type LeaseSlot struct {
 	Vport     VportID        `json:"vport"`
 	Path      PathID         `json:"path"`
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
+	// Serves are addresses of public pools, at which the publisher's modules may serve.
+	Serves []netip.Addr `json:"serves,omitempty"`
 }
 
 // Publisher is a tenant that has keys.
@@ -113,10 +121,15 @@ type LeaseSpec struct {
 	SHA256 string    `json:"sha256"`
 	User   string    `json:"user,omitempty"`
 	// Packets to and from To, by protocol and the port at that end; zero: all.
-	To         []Prefix  `json:"to"`
-	Protocol   Protocol  `json:"protocol,omitempty"`
-	Port       uint16    `json:"port,omitempty"`
-	Properties []string  `json:"properties,omitempty"`
+	To         []Prefix `json:"to"`
+	Protocol   Protocol `json:"protocol,omitempty"`
+	Port       uint16   `json:"port,omitempty"`
+	Properties []string `json:"properties,omitempty"`
+	// Serves are the ports at which the module serves, at each of Addresses.
+	Serves    []ServedPort `json:"serves,omitempty"`
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// ServesOnly: the module is given no packets but those to its ports; To says nothing.
+	ServesOnly bool      `json:"servesOnly,omitempty"`
 	Since      time.Time `json:"since"`
 	Until      time.Time `json:"until"`
 	// Vport is where the publisher's engine is at the node.
@@ -145,9 +158,40 @@ func (l *Lease) ObjectKind() Kind { return KindLease }
 // Validate implements Object.
 func (l *Lease) Validate() error { return begin(l, &l.TypeMeta).err() }
 
+// Servers says by address and port where the module serves.
+func (l *LeaseSpec) Servers() (out []Server) {
+	for _, p := range l.Serves {
+		for _, a := range l.Addresses {
+			out = append(out, Server{Protocol: p.Protocol, Address: netip.AddrPortFrom(a, p.Port)})
+		}
+	}
+	return out
+}
+
+// Server is an address and port at which a module serves.
+type Server struct {
+	Protocol Protocol // tcp or udp
+	Address  netip.AddrPort
+}
+
+// String is the form that people read: tcp 203.0.113.5:80.
+func (s Server) String() string { return fmt.Sprintf("%s %s", s.Protocol, s.Address) }
+
+// Match is what comes to the server, Answers what it says.
+func (s Server) Match() Match {
+	a, ports := s.Address.Addr(), []PortRange{{First: s.Address.Port(), Last: s.Address.Port()}}
+	return Match{Protocol: protocolNumbers(s.Protocol), Dst: []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}, DstPorts: ports}
+}
+
+// Answers is Match with both ends exchanged.
+func (s Server) Answers() Match {
+	m := s.Match()
+	return Match{Protocol: m.Protocol, Src: m.Dst, SrcPorts: m.DstPorts}
+}
+
 // Forward is what the module is given, from users to where To is; Reversed is its answers.
 func (l *LeaseSpec) Forward() Match {
-	m := Match{Protocol: l.protocols()}
+	m := Match{Protocol: protocolNumbers(l.Protocol)}
 	for _, p := range l.To {
 		m.Dst = append(m.Dst, p.Prefix)
 	}
@@ -163,8 +207,8 @@ func (l *LeaseSpec) Reversed() Match {
 	return Match{Protocol: m.Protocol, Src: m.Dst, SrcPorts: m.DstPorts}
 }
 
-func (l *LeaseSpec) protocols() []uint8 {
-	switch l.Protocol {
+func protocolNumbers(p Protocol) []uint8 {
+	switch p {
 	case "tcp":
 		return []uint8{6}
 	case "udp":
@@ -227,6 +271,7 @@ func (v *validation) leases(n *NodeSpec) {
 		v.add("spec.leases.share", "write a share, such as 10%", "%s is not above 0%% and up to 100%%", l.Share)
 	}
 	enum(v, "spec.leases.publishers", &l.Publishers, PublisherTenants, PublisherTenants, PublisherAny)
+	v.number("spec.leases.servers", l.Servers, 0, LeaseSlots)
 	if !slices.ContainsFunc(n.Uplinks, func(u Uplink) bool { return u.Attach == AttachRouter || u.Attach == AttachArm }) {
 		v.add("spec.leases", "give the node an uplink with attach: router, or take leases out",
 			"signalling messages are only seen at uplinks between which packets are routed")

@@ -67,7 +67,7 @@ func (j *leaseJoin) publisher(own []LocalLease) {
 	spec := engineOf(own)
 	j.plan.Instances = append(j.plan.Instances, InstancePlan{
 		Name: LeaseInstance, Tenant: name, Deployment: LeaseInstance, Function: name + "/" + LeaseInstance, UID: LeaseInstance,
-		Spec: spec, Vport: slot.Vport, Addresses: slot.Addresses, MTU: leaseMTU,
+		Spec: spec, Vport: slot.Vport, Addresses: slot.Addresses, Serves: slot.Serves, MTU: leaseMTU,
 	})
 	v := Vport{
 		ID: slot.Vport, Kind: VportInstance, State: VportUp, Instance: name + "/" + LeaseInstance, Tenant: name,
@@ -82,23 +82,65 @@ func (j *leaseJoin) publisher(own []LocalLease) {
 	}
 	d.Vports = append(d.Vports, v)
 	emit := Table{ID: v.Emit, Miss: Action{Kind: ActionDrop, Reason: DropSpoofed}}
+	for i := range own {
+		for _, s := range own[i].Servers() {
+			do := Action{Kind: ActionTable, Table: TableOf(slot.Path, leaseServer, true)}
+			emit.Rules = append(emit.Rules, Rule{Match: s.Answers(), Action: do, Path: slot.Path, Reverse: true})
+		}
+	}
 	for _, reverse := range []bool{false, true} {
 		then := TableOf(slot.Path, 0, reverse)
-		d.Groups = append(d.Groups, Group{
-			ID: GroupOf(slot.Path, 0, reverse), Path: slot.Path, Reverse: reverse, Mode: ModeInline,
-			Members: []Member{{Vport: slot.Vport, Key: uint32(slot.Vport), Weight: 1}},
-			Then:    then, Back: TableOf(slot.Path, 0, !reverse), Lost: LostRepick, None: NoneBypass,
-		})
+		d.Groups = append(d.Groups, slot.group(0, reverse, NoneBypass))
 		d.Tables = append(d.Tables, Table{ID: then, Miss: Action{Kind: ActionExit}})
 		for i := range own {
-			emit.Rules = append(emit.Rules, own[i].rule(reverse, Action{Kind: ActionTable, Table: then}))
+			if !own[i].ServesOnly {
+				emit.Rules = append(emit.Rules, own[i].rule(reverse, Action{Kind: ActionTable, Table: then}))
+			}
 		}
+	}
+	if slices.ContainsFunc(own, func(l LocalLease) bool { return len(l.Serves) > 0 }) {
+		groups, tables := slot.Server()
+		d.Groups, d.Tables = append(d.Groups, groups...), append(d.Tables, tables...)
 	}
 	d.Tables = append(d.Tables, emit)
 	d.Paths = append(d.Paths, Path{
-		ID: slot.Path, Chain: name + "/" + LeaseInstance, Tenant: name, MTU: leaseMTU, Began: first.Since, Adopt: DefaultAdopt,
+		ID: slot.Path, Chain: name + "/" + LeaseInstance, Tenant: name, MTU: smaller(leaseMTU, j.plan.Leases.MTU),
+		Began: first.Since, Adopt: DefaultAdopt,
 		Elements: []string{name + "/" + LeaseInstance}, MaxFlows: first.MaxFlows,
 	})
+}
+
+// leaseServer is the element of a slot's path at which its modules serve. At element 0 they
+// stand in the way of packets to others.
+const leaseServer = 1
+
+func (s *LeaseSlot) group(element int, reverse bool, none None) Group {
+	return Group{
+		ID: GroupOf(s.Path, element, reverse), Path: s.Path, Reverse: reverse, Mode: ModeInline,
+		Members: []Member{{Vport: s.Vport, Key: uint32(s.Vport), Weight: 1}},
+		Then:    TableOf(s.Path, element, reverse), Back: TableOf(s.Path, element, !reverse), Lost: LostRepick, None: none,
+	}
+}
+
+// Server is the end of the slot's path at its engine: what comes to a server goes no further,
+// and what it answers goes back.
+func (s *LeaseSlot) Server() ([]Group, []Table) {
+	return []Group{s.group(leaseServer, false, NoneDrop), s.group(leaseServer, true, NoneDrop)}, []Table{
+		{ID: TableOf(s.Path, leaseServer, false), Miss: Action{Kind: ActionDrop, Reason: DropPolicy}},
+		{ID: TableOf(s.Path, leaseServer, true), Miss: Action{Kind: ActionExit}},
+	}
+}
+
+// ToServer is what begins the slot's path for packets of a match.
+func (s *LeaseSlot) ToServer(m Match) Rule {
+	return Rule{Match: m, Action: Action{Kind: ActionGroup, Group: GroupOf(s.Path, leaseServer, false)}, Path: s.Path}
+}
+
+func smaller(a, b int) int {
+	if b == 0 {
+		return a
+	}
+	return min(a, b)
 }
 
 func (l *LocalLease) rule(reverse bool, do Action) Rule {
@@ -123,10 +165,16 @@ func (j *leaseJoin) classify(leases []LocalLease) {
 	}
 	t := &d.Tables[at]
 	t.Rules = slices.Clone(t.Rules)
+	for i := range leases {
+		for _, s := range leases[i].Servers() {
+			t.Rules = append(t.Rules, leases[i].Slot.ToServer(s.Match()))
+		}
+	}
 	for _, reverse := range []bool{false, true} {
 		for i := range leases {
-			l := &leases[i]
-			t.Rules = append(t.Rules, l.rule(reverse, Action{Kind: ActionGroup, Group: GroupOf(l.Slot.Path, 0, reverse)}))
+			if l := &leases[i]; !l.ServesOnly {
+				t.Rules = append(t.Rules, l.rule(reverse, Action{Kind: ActionGroup, Group: GroupOf(l.Slot.Path, 0, reverse)}))
+			}
 		}
 	}
 }
@@ -141,8 +189,14 @@ func engineOf(own []LocalLease) FunctionSpec {
 		if l.Port != 0 {
 			s.DestinationPorts = []PortRange{{First: l.Port, Last: l.Port}}
 		}
+		if l.ServesOnly { // what comes there goes to the kernel's stack
+			s.Destinations = nil
+			for _, a := range l.Addresses {
+				s.Destinations = append(s.Destinations, Prefix{netip.PrefixFrom(a, a.BitLen())})
+			}
+		}
 		w.Modules = append(w.Modules, WasmModule{
-			Name: l.Name, Module: l.URL, Code: l.Code, Select: []Selector{s}, Config: configOf(l.Properties), None: NoneBypass,
+			Name: l.Name, Module: l.URL, Code: l.Code, Select: []Selector{s}, Ports: l.Serves, Config: configOf(l.Properties), None: NoneBypass,
 		})
 		f.Spec.Resources = f.Spec.Resources.Add(LeaseResources)
 	}

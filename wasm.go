@@ -37,6 +37,8 @@ type WasmModule struct {
 	// Select limits what the module is given, as seen in the chain's direction. Default:
 	// everything.
 	Select []Selector `json:"select,omitempty"`
+	// Ports are those at which this module serves, and no other, beside those of the function.
+	Ports []ServedPort `json:"ports,omitempty"`
 	// Config is what the module is told, by name. A change reaches it while it runs.
 	Config Env `json:"config,omitempty"`
 	// Budget is the mean time that one packet may take, measured on batches. Default
@@ -60,7 +62,7 @@ type Emit struct {
 const (
 	MaxModuleBytes  = 256 << 10 // of one module
 	MaxModules      = 16
-	maxServedPorts  = 16
+	MaxServedPorts  = 16
 	MaxModuleBudget = Duration(time.Millisecond)
 	maxEmitPackets  = 1_000_000
 	maxEmitRate     = Rate(10_000_000_000)
@@ -69,7 +71,7 @@ const (
 const moduleTooLarge = "build it with -O2 and without debugging information (onpath function build does)"
 
 func (w *WasmSpec) traits() FunctionTraits {
-	t := FunctionTraits{Attach: Routed, Addresses: AddressesPrivate, Outbound: w.Outbound, WholeFrames: true, Portless: len(w.Ports) == 0}
+	t := FunctionTraits{Attach: Routed, Addresses: AddressesPrivate, Outbound: w.Outbound, WholeFrames: true, Portless: len(w.Served()) == 0}
 	var names []string
 	for _, m := range w.Modules {
 		names = append(names, m.Name)
@@ -135,7 +137,7 @@ func (w *WasmSpec) validate(v *validation, at string, s *FunctionSpec) {
 		}
 		names[w.Modules[i].Name] = true
 	}
-	v.served(at+".ports", w.Ports)
+	v.served(at+".ports", w.Served())
 	byDefault(&w.Emit.Packets, DefaultEmit.Packets)
 	byDefault(&w.Emit.Rate, DefaultEmit.Rate)
 	v.number(at+".emit.packets", int(w.Emit.Packets), 1, maxEmitPackets)
@@ -175,8 +177,8 @@ func (v *validation) module(at string, m *WasmModule) {
 }
 
 func (v *validation) served(at string, ports []ServedPort) {
-	if len(ports) > maxServedPorts {
-		v.add(at, "", "%d ports are too many; at most %d", len(ports), maxServedPorts)
+	if len(ports) > MaxServedPorts {
+		v.add(at, "", "%d ports are too many; at most %d", len(ports), MaxServedPorts)
 	}
 	seen := map[ServedPort]bool{}
 	for i, p := range ports {
@@ -194,6 +196,15 @@ var DefaultEmit = Emit{Packets: 1000, Rate: 10_000_000}
 type ServedPort struct {
 	Protocol Protocol // tcp or udp
 	Port     uint16
+}
+
+// Served are the ports of the function and of its modules.
+func (w *WasmSpec) Served() []ServedPort {
+	out := slices.Clip(w.Ports)
+	for i := range w.Modules {
+		out = append(out, w.Modules[i].Ports...)
+	}
+	return out
 }
 
 // String is the port as it is written.

@@ -103,10 +103,10 @@ func (e *Engine) Attach(ctx context.Context, d control.Device, f *afxdp.Files, s
 	err = e.do(ctx, func() {
 		if again = e.socket != nil; !again {
 			e.socket, e.device, e.vport, e.served = socket, d, d.Vport, s
+			s.serve(e)
 		}
 	})
 	if err == nil && !again {
-		s.serve(e)
 		return nil
 	}
 	_ = socket.Close()
@@ -337,7 +337,7 @@ func (e *Engine) Status(ctx context.Context) (s control.Status, err error) {
 	err = e.do(ctx, func() {
 		if e.socket != nil {
 			s = control.Status{Attached: true, Received: e.socket.Received, Sent: e.socket.Sent, Lost: e.socket.SendFailed,
-				Missed: e.socket.Missed()}
+				Missed: e.socket.Missed(), Served: e.served.ports()}
 		}
 		for _, m := range e.list {
 			ms := control.ModuleStatus{Name: m.spec.Name, SHA256: m.sha256, ModuleNumbers: m.numbers}

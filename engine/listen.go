@@ -40,13 +40,15 @@ func (e *Engine) converse(ctx context.Context, c *net.UnixConn) {
 }
 
 func (e *Engine) answer(ctx context.Context, r control.Request, files []*os.File) (a control.Answer) {
-	var err error = onpath.Errorf(onpath.CodeInvalid, "ask the engine: %q is not attach, set or status", r.Op)
+	var err error = onpath.Errorf(onpath.CodeInvalid, "ask the engine: %q is not attach, set, serve or status", r.Op)
 	switch {
 	case r.Op == "attach" && r.Device != nil:
 		err = e.attach(ctx, *r.Device, files)
 		files = nil
 	case r.Op == "set" && r.Config != nil:
 		err = e.Set(ctx, *r.Config)
+	case r.Op == "serve":
+		err = e.Serve(ctx, r.Served, files)
 	case r.Op == "status":
 		var s control.Status
 		s, err = e.Status(ctx)

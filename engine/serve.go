@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -16,10 +18,10 @@ import (
 
 // served are the sockets of an engine's ports, which another process opened.
 type served struct {
-	own       *net.UDPConn // sends from the instance's address
-	udp       map[uint16]*net.UDPConn
-	listeners map[uint16]net.Listener
-	servers   []*http.Server
+	own  *net.UDPConn // sends from the instance's address
+	udp  map[uint16]*net.UDPConn
+	tcp  map[uint16]net.Listener
+	http map[uint16]*http.Server
 }
 
 // Limits of HTTP: what one client may have open, and how long anything takes.
@@ -30,34 +32,125 @@ const (
 
 // adopt makes sockets of files: first the one that only sends, then one for each port.
 func adopt(ports []onpath.ServedPort, files []*os.File) (*served, error) {
-	s := &served{udp: map[uint16]*net.UDPConn{}, listeners: map[uint16]net.Listener{}}
+	s := &served{udp: map[uint16]*net.UDPConn{}, tcp: map[uint16]net.Listener{}, http: map[uint16]*http.Server{}}
 	if len(files) != len(ports)+1 {
 		return nil, fmt.Errorf("serve %d ports: %d sockets were handed over", len(ports), len(files))
 	}
-	for i, f := range files {
-		if i > 0 && ports[i-1].Protocol == "tcp" {
-			l, err := net.FileListener(f)
-			if err != nil {
-				return s, fmt.Errorf("serve %s: %w", ports[i-1], err)
-			}
-			s.listeners[ports[i-1].Port] = l
-			continue
-		}
-		c, err := net.FilePacketConn(f)
-		if err != nil {
-			return s, fmt.Errorf("take over a socket for datagrams: %w", err)
-		}
-		udp, ok := c.(*net.UDPConn)
-		if !ok {
-			return s, fmt.Errorf("take over a socket for datagrams: it is a %T", c)
-		}
-		if i == 0 {
-			s.own = udp
-			continue
-		}
-		s.udp[ports[i-1].Port] = udp
+	var err error
+	if s.own, err = datagramsOf(files[0]); err != nil {
+		return s, err
 	}
-	return s, nil
+	return s, s.add(ports, files[1:])
+}
+
+// add makes sockets of files, one for each port.
+func (s *served) add(ports []onpath.ServedPort, files []*os.File) (err error) {
+	for i, p := range ports {
+		if p.Protocol == "tcp" {
+			s.tcp[p.Port], err = net.FileListener(files[i])
+		} else {
+			s.udp[p.Port], err = datagramsOf(files[i])
+		}
+		if err != nil {
+			return fmt.Errorf("serve %s: %w", p, err)
+		}
+	}
+	return nil
+}
+
+func datagramsOf(f *os.File) (*net.UDPConn, error) {
+	c, err := net.FilePacketConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("take over a socket for datagrams: %w", err)
+	}
+	udp, ok := c.(*net.UDPConn)
+	if !ok {
+		return nil, fmt.Errorf("take over a socket for datagrams: it is a %T", c)
+	}
+	return udp, nil
+}
+
+// Serve has the engine serve these ports and no others; files are the sockets of new ports,
+// in their order.
+func (e *Engine) Serve(ctx context.Context, ports []onpath.ServedPort, files []*os.File) (err error) {
+	posted := e.do(ctx, func() { err = e.serveAt(ports, files) })
+	return cmp.Or(posted, err)
+}
+
+func (e *Engine) serveAt(ports []onpath.ServedPort, files []*os.File) error {
+	s := e.served
+	if s == nil {
+		return onpath.Errorf(onpath.CodeInvalid, "serve ports: the engine is not attached")
+	}
+	fresh := slices.DeleteFunc(slices.Clone(ports), s.has)
+	if len(fresh) != len(files) {
+		return onpath.Errorf(onpath.CodeInvalid, "serve ports: %d are not served yet, and %d sockets were handed over", len(fresh), len(files))
+	}
+	s.closePorts(func(p onpath.ServedPort) bool { return !slices.Contains(ports, p) })
+	if err := s.add(fresh, files); err != nil {
+		return err
+	}
+	for _, p := range fresh {
+		s.begin(e, p)
+	}
+	return nil
+}
+
+func (s *served) has(p onpath.ServedPort) bool {
+	if p.Protocol == "tcp" {
+		return s.tcp[p.Port] != nil
+	}
+	return s.udp[p.Port] != nil
+}
+
+// ports are all that it serves.
+func (s *served) ports() (out []onpath.ServedPort) {
+	if s == nil {
+		return nil
+	}
+	for port := range s.tcp {
+		out = append(out, onpath.ServedPort{Protocol: "tcp", Port: port})
+	}
+	for port := range s.udp {
+		out = append(out, onpath.ServedPort{Protocol: "udp", Port: port})
+	}
+	return out
+}
+
+// closePorts closes ports that are over, and connections to them.
+func (s *served) closePorts(over func(onpath.ServedPort) bool) {
+	for port, l := range s.tcp {
+		if over(onpath.ServedPort{Protocol: "tcp", Port: port}) {
+			_ = l.Close()
+			if srv := s.http[port]; srv != nil {
+				_ = srv.Close()
+			}
+			delete(s.tcp, port)
+			delete(s.http, port)
+		}
+	}
+	for port, c := range s.udp {
+		if over(onpath.ServedPort{Protocol: "udp", Port: port}) {
+			_ = c.Close()
+			delete(s.udp, port)
+		}
+	}
+}
+
+// at are the modules that serve a port: all that name it, else all that name none.
+func (e *Engine) at(p onpath.ServedPort) []*module {
+	var named, others []*module
+	for _, m := range e.list {
+		if slices.Contains(m.spec.Ports, p) {
+			named = append(named, m)
+		} else if len(m.spec.Ports) == 0 {
+			others = append(others, m)
+		}
+	}
+	if len(named) > 0 {
+		return named
+	}
+	return others
 }
 
 func (s *served) datagrams(port uint16) *net.UDPConn {
@@ -75,26 +168,30 @@ func (s *served) serve(e *Engine) {
 	if s == nil {
 		return
 	}
-	for port, c := range s.udp {
-		go e.readDatagrams(port, c)
+	for port := range s.udp {
+		s.begin(e, onpath.ServedPort{Protocol: "udp", Port: port})
 	}
-	for port, l := range s.listeners {
-		srv := &http.Server{Handler: e.requests(port), ReadTimeout: requestTime, WriteTimeout: requestTime, MaxHeaderBytes: 8 << 10}
-		s.servers = append(s.servers, srv)
-		go func() { _ = srv.Serve(l) }()
+	for port := range s.tcp {
+		s.begin(e, onpath.ServedPort{Protocol: "tcp", Port: port})
 	}
+}
+
+func (s *served) begin(e *Engine, p onpath.ServedPort) {
+	if p.Protocol == "udp" {
+		go e.readDatagrams(p.Port, s.udp[p.Port])
+		return
+	}
+	srv := &http.Server{Handler: e.requests(p.Port), ReadTimeout: requestTime, WriteTimeout: requestTime, MaxHeaderBytes: 8 << 10}
+	s.http[p.Port] = srv
+	l := s.tcp[p.Port]
+	go func() { _ = srv.Serve(l) }()
 }
 
 func (s *served) close() {
 	if s == nil {
 		return
 	}
-	for _, srv := range s.servers {
-		_ = srv.Close()
-	}
-	for _, c := range s.udp {
-		_ = c.Close()
-	}
+	s.closePorts(func(onpath.ServedPort) bool { return true })
 	if s.own != nil {
 		_ = s.own.Close()
 	}
@@ -125,7 +222,7 @@ func (e *Engine) readDatagrams(port uint16, c *net.UDPConn) {
 		binary.LittleEndian.PutUint32(b[20:], uint32(n))
 		err = e.do(context.Background(), func() {
 			e.asked = &asked{from: from, port: port, to: to[:nto]}
-			e.datagram(b[:datagramHead+n])
+			e.datagram(port, b[:datagramHead+n])
 			e.asked = nil
 		})
 		if err != nil {
@@ -134,9 +231,9 @@ func (e *Engine) readDatagrams(port uint16, c *net.UDPConn) {
 	}
 }
 
-// datagram is for all modules that take datagrams.
-func (e *Engine) datagram(b []byte) {
-	for _, m := range e.list {
+// datagram is for all modules of the port that take datagrams.
+func (e *Engine) datagram(port uint16, b []byte) {
+	for _, m := range e.at(onpath.ServedPort{Protocol: "udp", Port: port}) {
 		if m.gram == nil || m.out() || len(b) > int(m.d.bufferSize) {
 			continue
 		}
@@ -148,7 +245,7 @@ func (e *Engine) datagram(b []byte) {
 }
 
 // requests answers by the first module that serves HTTP.
-func (e *Engine) requests(uint16) http.Handler {
+func (e *Engine) requests(port uint16) http.Handler {
 	places := make(chan struct{}, maxRequests)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -164,7 +261,7 @@ func (e *Engine) requests(uint16) http.Handler {
 			return
 		}
 		var a answer
-		if err := e.do(r.Context(), func() { a = e.request(r.Method, r.URL.RequestURI(), r.Host, body) }); err != nil {
+		if err := e.do(r.Context(), func() { a = e.request(port, r.Method, r.URL.RequestURI(), r.Host, body) }); err != nil {
 			return
 		}
 		if a.kind != "" {
@@ -175,8 +272,8 @@ func (e *Engine) requests(uint16) http.Handler {
 	})
 }
 
-func (e *Engine) request(method, path, host string, body []byte) answer {
-	for _, m := range e.list {
+func (e *Engine) request(port uint16, method, path, host string, body []byte) answer {
+	for _, m := range e.at(onpath.ServedPort{Protocol: "tcp", Port: port}) {
 		if m.request == nil {
 			continue
 		}

@@ -28,6 +28,61 @@ type Port struct {
 
 const maxStack = 64 // addresses, and ports
 
+const portsTable = "xsk_ports"
+
+// SetPorts has the program at a device, by its number, give the stack these ports and no others.
+func SetPorts(program int, ports []Port) error {
+	m, err := portsOf(program)
+	if err != nil {
+		return fmt.Errorf("find the ports of program %d: %w", program, err)
+	}
+	defer m.Close()
+	over := map[[4]byte]bool{}
+	var key [4]byte
+	var value uint8
+	for each := m.Iterate(); each.Next(&key, &value); {
+		over[key] = true
+	}
+	for _, p := range ports {
+		delete(over, p.key())
+		if err := m.Put(p.key(), uint8(1)); err != nil {
+			return fmt.Errorf("enter port %d: %w", p.Number, err)
+		}
+	}
+	for key := range over {
+		if err := m.Delete(key); err != nil {
+			return fmt.Errorf("take out a port: %w", err)
+		}
+	}
+	return nil
+}
+
+func portsOf(program int) (*ebpf.Map, error) {
+	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(program))
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		return nil, err
+	}
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return nil, err
+		}
+		if i, err := m.Info(); err == nil && i.Name == portsTable {
+			return m, nil
+		}
+		_ = m.Close()
+	}
+	return nil, fmt.Errorf("it has no table %s", portsTable)
+}
+
+func (p Port) key() [4]byte { return [4]byte{p.Protocol, 0, byte(p.Number >> 8), byte(p.Number)} }
+
 // attach puts the program at the device. The maps live as long as it.
 func attach(device, socket int, s Stack) (_ *os.File, err error) {
 	var maps [3]*ebpf.Map // sockets, addresses, ports
@@ -39,7 +94,7 @@ func attach(device, socket int, s Stack) (_ *os.File, err error) {
 	for i, spec := range []*ebpf.MapSpec{
 		{Name: "xsk", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: 1},
 		{Name: "xsk_addresses", Type: ebpf.Hash, KeySize: 16, ValueSize: 1, MaxEntries: maxStack},
-		{Name: "xsk_ports", Type: ebpf.Hash, KeySize: 4, ValueSize: 1, MaxEntries: maxStack},
+		{Name: portsTable, Type: ebpf.Hash, KeySize: 4, ValueSize: 1, MaxEntries: maxStack},
 	} {
 		if maps[i], err = ebpf.NewMap(spec); err != nil {
 			return nil, fmt.Errorf("make table %s: %w", spec.Name, err)
@@ -54,8 +109,7 @@ func attach(device, socket int, s Stack) (_ *os.File, err error) {
 		}
 	}
 	for _, p := range s.Ports {
-		key := [4]byte{p.Protocol, 0, byte(p.Number >> 8), byte(p.Number)}
-		if err := maps[2].Put(key, uint8(1)); err != nil {
+		if err := maps[2].Put(p.key(), uint8(1)); err != nil {
 			return nil, fmt.Errorf("enter port %d: %w", p.Number, err)
 		}
 	}

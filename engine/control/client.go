@@ -26,6 +26,13 @@ func (c Client) Set(ctx context.Context, config Config) error {
 	return err
 }
 
+// Serve makes the ports that an engine serves so, whole; files are the sockets of new ports, in
+// their order.
+func (c Client) Serve(ctx context.Context, ports []onpath.ServedPort, files []*os.File) error {
+	_, err := c.ask(ctx, Request{Op: "serve", Served: ports}, files)
+	return err
+}
+
 // Status asks what an engine is doing.
 func (c Client) Status(ctx context.Context) (Status, error) {
 	a, err := c.ask(ctx, Request{Op: "status"}, nil)

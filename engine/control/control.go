@@ -41,6 +41,8 @@ type Status struct {
 	Lost     uint64         `json:"lost,omitempty"`   // that the device did not take
 	Missed   uint64         `json:"missed,omitempty"` // that came while all frames were in use
 	Modules  []ModuleStatus `json:"modules"`
+	// Served are the ports at which it serves.
+	Served []onpath.ServedPort `json:"served,omitempty"`
 }
 
 // ModuleStatus is one module's.

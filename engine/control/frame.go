@@ -21,11 +21,14 @@ const (
 )
 
 // Request is what an engine is asked. Op is "attach" (Device, with files: the AF_XDP
-// socket, its frames, its link, then sockets to serve by), "set" (Config) or "status".
+// socket, its frames, its link, then sockets to serve by), "set" (Config), "serve" (Served, with
+// the sockets of new ports) or "status".
 type Request struct {
 	Op     string  `json:"op"`
 	Device *Device `json:"device,omitempty"`
 	Config *Config `json:"config,omitempty"`
+	// Served are all the ports to serve.
+	Served []onpath.ServedPort `json:"served,omitempty"`
 }
 
 // Answer is an engine's.

@@ -250,7 +250,7 @@ func (l *Leases) setup(ctx context.Context, q *nslp.Ask) nslp.Entry {
 	l.tell(false, map[string]string{nslp.Installed: "Installed", nslp.Prolonged: "Prolonged"}[state],
 		"module %s of publisher %s stays until %s", again.Module, again.Publisher, again.Until.UTC().Format(time.RFC3339))
 	left := fmt.Sprintf("%s %s %d", again.Module, status.State, int(again.Until.Sub(l.part.Clock.Now()).Seconds()))
-	return nslp.Entry{State: state, Words: status.Message, Modules: []string{left}}
+	return nslp.Entry{State: state, Words: status.Message, Modules: []string{left}, Servers: nslp.ServersOf(&again)}
 }
 
 // admit puts a lease in force, on which others were decided meanwhile. It does not wait for

@@ -98,14 +98,52 @@ func stackOf(link netlink.Link, ports []onpath.ServedPort) (s afxdp.Stack, err e
 			s.Addresses = append(s.Addresses, ip.Unmap())
 		}
 	}
+	s.Ports = stackPorts(ports)
+	return s, nil
+}
+
+func stackPorts(ports []onpath.ServedPort) (out []afxdp.Port) {
 	for _, p := range ports {
 		protocol := uint8(unix.IPPROTO_UDP)
 		if p.Protocol == "tcp" {
 			protocol = unix.IPPROTO_TCP
 		}
-		s.Ports = append(s.Ports, afxdp.Port{Protocol: protocol, Number: p.Port})
+		out = append(out, afxdp.Port{Protocol: protocol, Number: p.Port})
 	}
-	return s, nil
+	return out
+}
+
+// openPorts opens sockets at ports, in an instance's network namespace.
+func openPorts(ns string, ports []onpath.ServedPort) (files []*os.File, err error) {
+	err = netnsrun.Do(ns, func() error {
+		if err := keepAll(); err != nil {
+			return err
+		}
+		for _, p := range ports {
+			f, err := serve(p)
+			if err != nil {
+				return fmt.Errorf("serve %s: %w", p, err)
+			}
+			files = append(files, f)
+		}
+		return nil
+	})
+	return files, err
+}
+
+// giveStack has an instance's stack given what comes to these ports, and to no others.
+func giveStack(ns string, ports []onpath.ServedPort) error {
+	return netnsrun.Do(ns, func() error {
+		link, err := netlink.LinkByName(device)
+		if err != nil {
+			return fmt.Errorf("find device %s of the instance: %w", device, err)
+		}
+		x := link.Attrs().Xdp
+		if x == nil || x.ProgId == 0 {
+			return fmt.Errorf("device %s of the instance has no program", device)
+		}
+		return afxdp.SetPorts(int(x.ProgId), stackPorts(ports))
+	})
 }
 
 // keepAll has the stack take what it is given for its own, whatever the address: the XDP

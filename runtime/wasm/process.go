@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -230,9 +231,37 @@ func (p *process) set(ctx context.Context, s onpath.FunctionSpec) error {
 	if err := p.d.Control(p.record.ID).Set(ctx, configOf(&s)); err != nil {
 		return err
 	}
+	if err := p.serve(ctx, s.Wasm.Served()); err != nil {
+		return fmt.Errorf("serve ports of instance %s: %w", p.record.ID, err)
+	}
 	p.ask(ctx)
 	p.record.Spec = s
 	return p.d.save(p.record.ID, p.record)
+}
+
+// serve has the engine serve these ports and no others. Connections to ports that stay go on.
+func (p *process) serve(ctx context.Context, ports []onpath.ServedPort) error {
+	if p.record.NetNS == "" || slices.Equal(p.record.Spec.Wasm.Served(), ports) {
+		return nil
+	}
+	c := p.d.Control(p.record.ID)
+	now, err := c.Status(ctx)
+	if err != nil {
+		return err
+	}
+	fresh := slices.DeleteFunc(slices.Clone(ports), func(o onpath.ServedPort) bool { return slices.Contains(now.Served, o) })
+	if len(fresh) == 0 && len(now.Served) == len(ports) {
+		return nil
+	}
+	files, err := openPorts(p.record.NetNS, fresh)
+	defer closeAll(files)
+	if err != nil {
+		return err
+	}
+	if err := c.Serve(ctx, ports, files); err != nil {
+		return err
+	}
+	return giveStack(p.record.NetNS, ports)
 }
 
 // Stop implements onpath.Process.

@@ -139,7 +139,7 @@ func (c *created) equip(ctx context.Context) error {
 	}
 	set := make(chan error, 1)
 	go func() { set <- client.Set(ctx, configOf(&c.r.Spec)) }()
-	dev, files, err := openDevice(c.r.NetNS, c.r.Spec.Wasm.Ports)
+	dev, files, err := openDevice(c.r.NetNS, c.r.Spec.Wasm.Served())
 	defer closeAll(files)
 	if err := errors.Join(<-set, err); err != nil {
 		return err

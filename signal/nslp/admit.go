@@ -59,11 +59,12 @@ func (g *Ground) Admit(now time.Time, m *Message) (l onpath.LocalLease, r *Refus
 		Node: g.Node, Publisher: p.Tenant, Known: known, Key: m.Key, User: m.User,
 		Module: m.Module, URL: m.URL, SHA256: hex.EncodeToString(m.Hash),
 		Protocol: m.FilterProtocol, Port: m.FilterPort, Properties: m.Properties,
+		Serves: m.Ports(), ServesOnly: len(m.Ports()) > 0 && !m.selects(),
 		Since: now, Until: now.Add(min(m.TTL, onpath.MaxLeaseTTL)),
 	}}
 	l.Name = leaseName(&l.LeaseSpec)
 	for _, check := range []func(*onpath.LocalLease, *Message, onpath.Publisher) *Refusal{
-		g.checkModule, g.checkFilter, g.checkChains, g.checkRoom,
+		g.checkModule, g.checkServer, g.checkFilter, g.checkRoom, g.checkChains,
 	} {
 		if r := check(&l, m, p); r != nil {
 			return l, r
@@ -105,10 +106,47 @@ func (g *Ground) checkModule(_ *onpath.LocalLease, m *Message, _ onpath.Publishe
 	return nil
 }
 
+// checkServer has the lease serve only where the operator lets its publisher.
+func (g *Ground) checkServer(l *onpath.LocalLease, _ *Message, _ onpath.Publisher) *Refusal {
+	switch {
+	case len(l.Serves) == 0:
+		return nil
+	case !l.Known:
+		return &Refusal{"NoServer", "without an account a publisher's modules serve nowhere"}
+	case g.Plan.Spec.Servers == 0:
+		return &Refusal{"NoServer", "the operator lends no addresses to serve at here (leases.servers)"}
+	}
+	others := 0
+	for i := range g.Leases {
+		o := &g.Leases[i]
+		if o.Publisher != l.Publisher || o.Module == l.Module {
+			continue
+		}
+		others += len(o.Serves)
+		for _, p := range l.Serves {
+			if slices.Contains(o.Serves, p) {
+				return &Refusal{"PortTaken", fmt.Sprintf("the publisher's module %s serves at %s already", o.Module, p)}
+			}
+		}
+	}
+	for _, p := range l.Serves {
+		if !g.offers(p.Port) {
+			return &Refusal{"NoServer", fmt.Sprintf("port %d is not among those that may be asked for here", p.Port)}
+		}
+	}
+	if others+len(l.Serves) > onpath.MaxServedPorts {
+		return &Refusal{"NoServer", fmt.Sprintf("the modules of one publisher serve at most %d ports", onpath.MaxServedPorts)}
+	}
+	return nil
+}
+
 // checkFilter has the lease take what the publisher may select, and nothing else.
 func (g *Ground) checkFilter(l *onpath.LocalLease, m *Message, p onpath.Publisher) *Refusal {
 	outside := func(format string, args ...any) *Refusal {
 		return &Refusal{"FilterOutside", fmt.Sprintf(format, args...)}
+	}
+	if l.ServesOnly {
+		return nil
 	}
 	if !g.offers(m.FilterPort) {
 		return outside("port %d is not among those that may be asked for here", m.FilterPort)
@@ -158,6 +196,23 @@ func mayHave(p *onpath.Publisher, to []onpath.Prefix) bool {
 func within(p, in netip.Prefix) bool { return in.Bits() <= p.Bits() && in.Overlaps(p) }
 
 func (g *Ground) checkChains(l *onpath.LocalLease, _ *Message, _ onpath.Publisher) *Refusal {
+	var all []onpath.Match
+	for _, s := range l.Servers() {
+		all = append(all, s.Match())
+	}
+	if !l.ServesOnly {
+		all = append(all, g.filtered(l)...)
+	}
+	for _, m := range all {
+		if chain, ok := g.Datapath.Selects(&m); ok {
+			return Refusal{"SelectedByChain", "the packets are taken by another's chain already"}.about(chain, l)
+		}
+	}
+	return nil
+}
+
+// filtered are the packets that the lease's module is given.
+func (g *Ground) filtered(l *onpath.LocalLease) []onpath.Match {
 	forward, reversed := l.Forward(), l.Reversed()
 	// Chains go before leases. What counts is the user's traffic: of packets between the
 	// publisher's addresses and another's some chain may well take all.
@@ -165,12 +220,7 @@ func (g *Ground) checkChains(l *onpath.LocalLease, _ *Message, _ onpath.Publishe
 		only := []netip.Prefix{netip.PrefixFrom(u, u.BitLen())}
 		forward.Src, reversed.Dst = only, only
 	}
-	for _, m := range []onpath.Match{forward, reversed} {
-		if chain, ok := g.Datapath.Selects(&m); ok {
-			return Refusal{"SelectedByChain", "the packets are taken by another's chain already"}.about(chain, l)
-		}
-	}
-	return nil
+	return []onpath.Match{forward, reversed}
 }
 
 // user is the end of the flow that is not the publisher's; invalid if that cannot be told.
@@ -195,44 +245,69 @@ func (r Refusal) about(chain string, l *onpath.LocalLease) *Refusal {
 	return &r
 }
 
-// checkRoom gives the lease its place, within the node's share.
+// checkRoom gives the lease its place, within the node's share. Slots with addresses go to
+// tenants first: a publisher's engine stays where it is when a module comes that serves.
 func (g *Ground) checkRoom(l *onpath.LocalLease, _ *Message, _ onpath.Publisher) *Refusal {
+	taken := map[onpath.PathID]bool{}
+	modules := 1
+	others := slices.Clone(g.Leases)
 	if at := g.Find(l.Publisher, l.Module); at >= 0 {
 		had := &g.Leases[at]
-		l.Name, l.Slot, l.Since = had.Name, had.Slot, had.Since
+		l.Name, l.Since = had.Name, had.Since
 		if had.SHA256 == l.SHA256 {
 			l.Code = had.Code
 		}
-		return nil
+		l.Slot = g.slot(had.Slot)
+		others = slices.Delete(others, at, at+1)
 	}
-	taken := map[onpath.PathID]bool{}
-	modules := 0
-	for i := range g.Leases {
-		o := &g.Leases[i]
+	for i := range others {
+		o := &others[i]
 		taken[o.Slot.Path] = true
 		if o.Publisher == l.Publisher {
-			l.Slot = o.Slot
+			l.Slot = g.slot(o.Slot)
 			modules++
 		}
 	}
-	all, strangers := g.fit(append(slices.Clone(g.Leases), *l))
+	all, strangers := g.fit(append(others, *l))
 	switch {
+	case len(others) < len(g.Leases): // it has its share already
 	case !all:
 		return &Refusal{"NoShare", "leases have all of the node's share that the operator gives them"}
 	case !l.Known && !strangers:
 		return &Refusal{"NoShare", "publishers without an account have all of the node's share that the operator gives them"}
-	case modules >= onpath.MaxModules:
+	case modules > onpath.MaxModules:
 		return &Refusal{"NoShare", fmt.Sprintf("an engine runs at most %d modules", onpath.MaxModules)}
-	case l.Slot.Path != 0:
-		return nil
 	}
-	for _, s := range g.Plan.Slots {
-		if !taken[s.Path] {
-			l.Slot = s
-			return nil
+	if l.Slot.Path == 0 {
+		free := func(s onpath.LeaseSlot) bool { return !taken[s.Path] && (len(l.Serves) == 0 || len(s.Serves) > 0) }
+		at := slices.IndexFunc(g.Plan.Slots, func(s onpath.LeaseSlot) bool { return free(s) && l.Known == (len(s.Serves) > 0) })
+		if at < 0 {
+			at = slices.IndexFunc(g.Plan.Slots, free)
+		}
+		switch {
+		case at >= 0:
+			l.Slot = g.Plan.Slots[at]
+		case len(l.Serves) > 0:
+			return &Refusal{"NoServer", "all addresses to serve at are other publishers', or the operator's pools have none left"}
+		default:
+			return &Refusal{"NoShare", "as many publishers as there may be have leases here"}
 		}
 	}
-	return &Refusal{"NoShare", "as many publishers as there may be have leases here"}
+	if len(l.Serves) > 0 && len(l.Slot.Serves) == 0 {
+		return &Refusal{"NoServer", "the publisher's engine here got no address to serve at; remove its modules and ask again"}
+	}
+	if len(l.Serves) > 0 {
+		l.Addresses = l.Slot.Serves
+	}
+	return nil
+}
+
+// slot is one as the plan has it now.
+func (g *Ground) slot(s onpath.LeaseSlot) onpath.LeaseSlot {
+	if at := slices.IndexFunc(g.Plan.Slots, func(o onpath.LeaseSlot) bool { return o.Path == s.Path }); at >= 0 {
+		return g.Plan.Slots[at]
+	}
+	return s
 }
 
 // fit reports whether leases are within the node's share, and those of publishers without an
@@ -274,7 +349,11 @@ func (g *Ground) Keep() (keep, gone []onpath.LocalLease) {
 // allows reports whether the plan still gives what a lease has.
 func (g *Ground) allows(l *onpath.LocalLease) bool {
 	switch {
-	case g.Plan == nil || !g.offers(l.Port):
+	case g.Plan == nil || !l.ServesOnly && !g.offers(l.Port):
+		return false
+	case slices.ContainsFunc(l.Serves, func(p onpath.ServedPort) bool { return !g.offers(p.Port) }):
+		return false
+	case len(l.Serves) > 0 && !slices.Equal(l.Addresses, g.slot(l.Slot).Serves):
 		return false
 	case !slices.ContainsFunc(g.Plan.Slots, func(s onpath.LeaseSlot) bool { return s.Path == l.Slot.Path }):
 		return false
@@ -287,6 +366,14 @@ func (g *Ground) allows(l *onpath.LocalLease) bool {
 	})
 }
 
+// ServersOf says for an answer where a lease's module serves.
+func ServersOf(l *onpath.LocalLease) (out []string) {
+	for _, s := range l.Servers() {
+		out = append(out, l.Module+" "+s.String())
+	}
+	return out
+}
+
 // Report is what a node says of itself to a publisher.
 func (g *Ground) Report(now time.Time, publisher string, state func(*onpath.LocalLease) string) Entry {
 	e := Entry{State: Absent, Blocks: g.Blocks, Policy: []string{
@@ -297,6 +384,7 @@ func (g *Ground) Report(now time.Time, publisher string, state func(*onpath.Loca
 		if l := &g.Leases[i]; l.Publisher == publisher {
 			e.State = Present
 			e.Modules = append(e.Modules, fmt.Sprintf("%s %s %d", l.Module, state(l), int(l.Until.Sub(now).Seconds())))
+			e.Servers = append(e.Servers, ServersOf(l)...)
 		}
 	}
 	return e

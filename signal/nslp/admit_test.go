@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,6 +109,86 @@ func TestRefused(t *testing.T) {
 		}
 		if r == nil && (l.Slot.Path == 0 || len(l.To) == 0 || l.Until != now.Add(time.Minute) || l.Known == (l.Publisher == name)) {
 			t.Errorf("%s: %+v", what, l)
+		}
+	}
+}
+
+// TestServer: a module serves only where the operator lends addresses, at ports that are free,
+// and is given packets to others only if the request says which.
+func TestServer(t *testing.T) {
+	serve := func(ports ...uint16) func(*Ground, *Message) {
+		return func(_ *Ground, m *Message) {
+			for _, p := range ports {
+				m.Serve = append(m.Serve, onpath.ServedPort{Protocol: "tcp", Port: p})
+			}
+		}
+	}
+	public := netip.MustParseAddr("203.0.113.5")
+	for what, c := range map[string]struct {
+		reason string
+		with   func(g *Ground, m *Message)
+		serves string // of the answer
+	}{
+		"a port":    {"", serve(5080), "m tcp 203.0.113.5:5080"},
+		"two ports": {"", serve(5080, 5081), "m tcp 203.0.113.5:5080,m tcp 203.0.113.5:5081"},
+		"a block that answers HTTP": {"", func(g *Ground, m *Message) {
+			m.Dependencies, g.Plan.Spec.Ports = []string{"http/1"}, nil
+		}, "m tcp 203.0.113.5:80"},
+		"nothing to serve":          {"", func(_ *Ground, m *Message) { m.FilterProtocol, m.FilterPort = "udp", 5060 }, ""},
+		"a port that is not lent":   {"NoServer", serve(80), ""},
+		"no addresses":              {"NoServer", func(g *Ground, m *Message) { serve(5080)(g, m); g.Plan.Spec.Servers = 0 }, ""},
+		"addresses of others":       {"NoServer", func(g *Ground, m *Message) { serve(5080)(g, m); g.hold(1, "other", true, 1) }, ""},
+		"an engine without address": {"NoServer", func(g *Ground, m *Message) { serve(5080)(g, m); g.hold(1, "voice", true, 0) }, ""},
+		"a stranger": {"NoServer", func(g *Ground, m *Message) {
+			serve(5080)(g, m)
+			g.Plan.Spec.Publishers, g.Plan.Publishers, m.Password = onpath.PublisherAny, nil, "once"
+		}, ""},
+		"another module's port": {"PortTaken", func(g *Ground, m *Message) {
+			serve(5080)(g, m)
+			g.hold(1, "voice", true, 1)
+			g.Leases[0].Serves = m.Serve
+		}, ""},
+		"its own port": {"", func(g *Ground, m *Message) {
+			serve(5080)(g, m)
+			g.hold(1, "voice", true, 1)
+			g.Leases[0].Serves, g.Leases[0].Module = m.Serve, m.Module
+		}, "m tcp 203.0.113.5:5080"},
+		"too many ports": {"NoServer", func(g *Ground, m *Message) {
+			g.Plan.Spec.Ports = nil
+			serve(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17)(g, m)
+		}, ""},
+		"an address that a chain takes": {"SelectedByChain", func(g *Ground, m *Message) {
+			serve(5080)(g, m)
+			g.Datapath.Tables[0].Rules[0].Match = onpath.Match{}
+		}, ""},
+	} {
+		g, m := testGround(), testSetup("m")
+		g.Blocks = append(g.Blocks, "http/1")
+		g.Plan.Spec.Servers, g.Plan.Slots[1].Serves = 1, []netip.Addr{public}
+		m.Key, m.FilterTo, m.FilterProtocol, m.FilterPort = key.Public().(ed25519.PublicKey), nil, "", 0
+		c.with(g, m)
+		l, r := g.Admit(now, m)
+		reason := ""
+		if r != nil {
+			reason = r.Reason
+		}
+		if reason != c.reason {
+			t.Errorf("%s: %v, want reason %q", what, r, c.reason)
+			continue
+		}
+		if got := strings.Join(ServersOf(&l), ","); r == nil && (got != c.serves || l.ServesOnly != (got != "")) {
+			t.Errorf("%s: it serves %q, and no packets of others are its: %t", what, got, l.ServesOnly)
+		}
+		if r != nil || len(l.Serves) == 0 {
+			continue
+		}
+		g.Leases = []onpath.LocalLease{l}
+		if keep, _ := g.Keep(); len(keep) != 1 {
+			t.Errorf("%s: the plan that it was admitted by does not keep it", what)
+		}
+		g.Plan.Slots[1].Serves = nil
+		if keep, _ := g.Keep(); len(keep) != 0 {
+			t.Errorf("%s: it stays when its address goes", what)
 		}
 	}
 }

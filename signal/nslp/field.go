@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -54,6 +55,7 @@ func (m *Message) fields() []field {
 		{18, "stack", entries{&m.Stack}},
 		{19, "signature", raw{&m.Signature}},
 		{20, "flow", flow{&m.Flow}},
+		{21, "serve", served{&m.Serve}},
 	}
 }
 
@@ -72,6 +74,7 @@ func (e *Entry) fields() []field {
 		{8, "blocks", list{&e.Blocks}},
 		{9, "policy", list{&e.Policy}},
 		{10, "back", entries{&e.Back}},
+		{11, "servers", list{&e.Servers}},
 	}
 }
 
@@ -157,6 +160,53 @@ func (v list) setText(s string) error {
 		*v.p = append(*v.p, one)
 	}
 	return nil
+}
+
+// served are ports as a list of their texts.
+type served struct{ p *[]onpath.ServedPort }
+
+func (v served) texts() (out []string) {
+	for _, p := range *v.p {
+		out = append(out, p.String())
+	}
+	return out
+}
+
+func (v served) set(texts []string) error {
+	for _, s := range texts {
+		var p onpath.ServedPort
+		if p.UnmarshalText([]byte(s)) != nil || p.String() != s || slices.Contains(*v.p, p) {
+			return errValue
+		}
+		*v.p = append(*v.p, p)
+	}
+	return nil
+}
+
+func (v served) bytes() []byte {
+	texts := v.texts()
+	return list{&texts}.bytes()
+}
+
+func (v served) setBytes(b []byte) error {
+	var texts []string
+	if err := (list{&texts}).setBytes(b); err != nil {
+		return err
+	}
+	return v.set(texts)
+}
+
+func (v served) text() string {
+	texts := v.texts()
+	return list{&texts}.text()
+}
+
+func (v served) setText(s string) error {
+	var texts []string
+	if err := (list{&texts}).setText(s); err != nil {
+		return err
+	}
+	return v.set(texts)
 }
 
 type port struct{ p *uint16 }

@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -57,6 +58,9 @@ type Message struct {
 	FilterPort     uint16
 	FilterProtocol onpath.Protocol
 	FilterTo       []netip.Prefix
+	// Serve are ports at which the module serves, at an address of the node's that its answer
+	// tells; none, with dependency http/1: tcp/80.
+	Serve []onpath.ServedPort
 	// Notification is where the publisher wants to be told; kept, and used by nobody yet.
 	Notification string
 	// Properties are the module's configuration: k=v.
@@ -106,6 +110,8 @@ type Entry struct {
 	Blocks  []string `json:"blocks,omitempty"`
 	// Policy: k=v.
 	Policy []string `json:"policy,omitempty"`
+	// Servers are where modules serve: MODULE PROTOCOL ADDRESS:PORT.
+	Servers []string `json:"servers,omitempty"`
 	// Back are the entries of a TRIGGER's request, from this node back to the requester.
 	Back []Entry `json:"back,omitempty"`
 }
@@ -120,6 +126,22 @@ const (
 	Present   = "present" // PROBE: some module of the publisher runs
 	Absent    = "absent"
 )
+
+// BlockHTTP is the building block by which modules answer HTTP.
+const BlockHTTP = "http/1"
+
+// Ports are those at which a SETUP has its module serve.
+func (m *Message) Ports() []onpath.ServedPort {
+	if len(m.Serve) == 0 && slices.Contains(m.Dependencies, BlockHTTP) {
+		return []onpath.ServedPort{{Protocol: "tcp", Port: 80}}
+	}
+	return m.Serve
+}
+
+// selects reports whether a SETUP says which packets its module is given.
+func (m *Message) selects() bool {
+	return m.FilterPort != 0 || m.FilterProtocol != "" || len(m.FilterTo) > 0
+}
 
 const signedContext = "onpath NETSERV/0.1 request\x00"
 const moduleContext = "onpath NETSERV/0.1 module\x00"
