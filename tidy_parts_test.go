@@ -10,7 +10,7 @@ import (
 
 // wholes are the types that are put together from parts, by folder. No part reaches back into
 // its whole: by no field, no parameter and no receiver that is one.
-var wholes = map[string]string{"control/pool": "Pool", "node": "Agent", "node/instance": "Set"}
+var wholes = map[string]string{"control": "Controller", "control/pool": "Pool", "node": "Agent", "node/instance": "Set"}
 
 // TestPartsDoNotReachTheWhole: a part that holds the whole has its lock and all its fields, whatever
 // its own are.

@@ -69,7 +69,7 @@ const coinedInGo = `
 accel: answer 8
 api: ask 7, forget 4, held 4, place 4
 cli: tell 4
-control: ask 10, asked 3, decide 4, forget 7, held 8, settle 4, tell 7, told 4
+control: ask 10, asked 3, decide 4, forget 5, held 7, settle 3, tell 7, told 3
 datapath: forget 5, tell 5, turn 4
 engine: answer 6
 node: ask 9, asked 4, forget 6, hear 5, held 9, tell 12, told 4, turn 4

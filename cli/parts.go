@@ -112,7 +112,7 @@ func (o *opened) tasks(ctx context.Context) ([]func(context.Context) error, erro
 	registry := newRegistry()
 	options := api.Options{Store: o.public.Entries, StoreUse: o.store.Use, Log: o.public,
 		Controller: controller, Admission: controller, Pool: controller.Pool(), Past: controller.Pool().Past(), Hub: hub,
-		Sealed: sealed.New(o.secret), SecretsPlanned: control.PlannedSecrets(controller),
+		Sealed: sealed.New(o.secret), SecretsPlanned: controller.PlannedSecrets,
 		Notifications: keeper, WebhookState: hooks.State,
 		Dir: conf.StateDir, Address: conf.Address,
 		Version: versionString(), Functions: functionCheckers(), Metrics: registry, ImageQuota: int64(conf.ImageQuota), Logger: log}

@@ -73,7 +73,7 @@ func waitingNodes(m *mirror, sessions map[string]*session) (names []string) {
 }
 
 // objection says why a node waits; an empty reason: it does not.
-func (c *Controller) objection(st *session, n *onpath.Node) (reason, message string) {
+func (c *core) objection(st *session, n *onpath.Node) (reason, message string) {
 	name := n.Metadata.Name
 	if st != nil && st.foreign {
 		p := st.state.Acked
@@ -114,16 +114,14 @@ func exceeds(g *onpath.NodeGrant, s *onpath.NodeSpec) string {
 const retryNode = 5 * time.Second
 
 // take has a Node object for a machine that has none, from its own configuration.
-func (c *Controller) take(st *session, n *onpath.Node) {
+func (c *core) take(st *session, n *onpath.Node) {
 	reason, message := c.objection(st, n)
 	if c.missing[onpath.KeyOf(n)] = n; reason != "" {
-		n.Status.Conditions = []onpath.Condition{unaccepted(reason, message, c.o.Clock())}
+		n.Status.Conditions = []onpath.Condition{unaccepted(reason, message, c.clock())}
 		tellWaits(c.events, c.log, n, message)
-		c.wake.ring()
 		return
 	}
 	missCloudlet(c.missing, c.mirror, n.Spec.Cloudlet)
-	c.wake.ring()
 }
 
 // missCloudlet has a cloudlet made, if there is none.
@@ -144,8 +142,8 @@ func tellWaits(l *events.Log, log *slog.Logger, n *onpath.Node, message string) 
 }
 
 // acceptances are the changes of nodes that wait from now on, for another reason, or no
-// more. Callers hold mu.
-func (c *Controller) acceptances() (out []onpath.Change) {
+// more.
+func (c *core) acceptances() (out []onpath.Change) {
 	for _, name := range waitingNodes(c.mirror, c.nodes) {
 		k := onpath.Key{Kind: onpath.KindNode, Name: name}
 		n, ok := c.mirror.objects[k].(*onpath.Node)
@@ -153,10 +151,10 @@ func (c *Controller) acceptances() (out []onpath.Change) {
 			continue // it is to be created
 		}
 		st := c.nodes[name]
-		if st == nil || c.writing || n.Metadata.Version == st.looked && c.o.Clock().Sub(st.lookedAt) < retryNode {
+		if st == nil || c.writing || n.Metadata.Version == st.looked && c.clock().Sub(st.lookedAt) < retryNode {
 			continue
 		}
-		st.looked, st.lookedAt = n.Metadata.Version, c.o.Clock()
+		st.looked, st.lookedAt = n.Metadata.Version, c.clock()
 		reason, message := c.objection(st, n)
 		old := conditionOf(n.Status.Conditions, onpath.ConditionAccepted)
 		if reason != "" && old.Status == onpath.False && old.Reason == reason {
@@ -164,7 +162,7 @@ func (c *Controller) acceptances() (out []onpath.Change) {
 		}
 		next := onpath.Clone(n)
 		if reason != "" {
-			onpath.SetCondition(&next.Status.Conditions, unaccepted(reason, message, c.o.Clock()))
+			onpath.SetCondition(&next.Status.Conditions, unaccepted(reason, message, c.clock()))
 			next.Status.Ready = false
 			tellWaits(c.events, c.log, n, message)
 		} else {
@@ -192,7 +190,9 @@ func (c *Controller) AcceptNode(ctx context.Context, name string) error {
 		return err
 	}
 	k := onpath.Key{Kind: onpath.KindNode, Name: name}
-	batch, err := c.accepting(k)
+	c.mu.Lock()
+	batch, err := c.core.accepting(k)
+	c.mu.Unlock()
 	if err != nil || batch == nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (c *Controller) AcceptNode(ctx context.Context, name string) error {
 	}
 	c.took(batch)
 	c.mu.Lock()
-	if st := c.nodes[name]; st != nil {
+	if st := c.core.nodes[name]; st != nil {
 		st.foreign = false
 	}
 	c.mu.Unlock()
@@ -211,9 +211,7 @@ func (c *Controller) AcceptNode(ctx context.Context, name string) error {
 }
 
 // accepting are the changes that accept a node; nil if it does not wait.
-func (c *Controller) accepting(k onpath.Key) ([]onpath.Change, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (c *core) accepting(k onpath.Key) ([]onpath.Change, error) {
 	n, ok := c.mirror.objects[k].(*onpath.Node)
 	if !ok {
 		e := onpath.Errorf(onpath.CodeNotFound, "it does not exist")
@@ -228,7 +226,7 @@ func (c *Controller) accepting(k onpath.Key) ([]onpath.Change, error) {
 	}
 	next := onpath.Clone(n)
 	onpath.SetCondition(&next.Status.Conditions, onpath.Condition{
-		Type: onpath.ConditionAccepted, Status: onpath.True, Reason: "Operator", Since: c.o.Clock().UTC().Round(0)})
+		Type: onpath.ConditionAccepted, Status: onpath.True, Reason: "Operator", Since: c.clock().UTC().Round(0)})
 	changes := []onpath.Change{{Key: k, Object: next, Version: n.Metadata.Version}}
 	if cl := newObject(onpath.KindCloudlet, n.Spec.Cloudlet); c.mirror.objects[onpath.KeyOf(cl)] == nil {
 		changes = append(changes, onpath.Change{Key: onpath.KeyOf(cl), Object: cl})
@@ -263,7 +261,7 @@ func newIdentity() string {
 func (c *Controller) NodeMayPull(node, repository string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	st := c.nodes[node]
+	st := c.core.nodes[node]
 	if st == nil {
 		return false
 	}

@@ -57,7 +57,7 @@ func verified() []onpath.Kind {
 func (c *Controller) world() questions.World {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.snapshot()
+	s := c.core.snapshot()
 	s.Objects = maps.Clone(s.Objects)
 	for n, st := range s.States {
 		copied := *st
@@ -68,7 +68,7 @@ func (c *Controller) world() questions.World {
 		if k.Kind != onpath.KindNode {
 			continue
 		}
-		if st := c.nodes[k.Name]; st == nil || !st.connected {
+		if st := c.core.nodes[k.Name]; st == nil || !st.connected {
 			silent[k.Name] = "it is not connected"
 		}
 	}

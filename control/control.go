@@ -71,16 +71,9 @@ type Controller struct {
 	loaded chan struct{} // closed once the mirror is filled
 
 	mu       sync.Mutex
-	mirror   *mirror
-	nodes    map[string]*session
-	ids      idStock
-	asides   asides
-	started  time.Time
-	held     bool                         // nothing is planned yet: nodes are awaited
-	writing  bool                         // decisions are on their way to the store
-	storing  trouble                      // why the last decisions could not be written
-	missing  map[onpath.Key]onpath.Object // to be created if absent
-	planning trouble                      // why the last attempt to plan came to nothing
+	core     core
+	storing  trouble // why the last decisions could not be written
+	planning trouble // why the last attempt to plan came to nothing
 
 	questions *questions.Questions
 	scaling   *scaling.Scaling
@@ -128,14 +121,15 @@ func New(o Options) *Controller {
 	c := &Controller{
 		o: o, log: o.Log, events: events.New(events.Options{Store: o.Store, Clock: o.Clock, After: o.After, Log: o.Log, Keep: o.KeepEvents}),
 		wake: newBell(), loaded: make(chan struct{}),
-		mirror: newMirror(), nodes: map[string]*session{}, missing: map[onpath.Key]onpath.Object{},
 		make: new(plan.Planner).Make,
 	}
-	c.pool, c.names = newPool(c), names.New(o.Hub, o.Clock)
+	c.pool, c.names = newPool(&c.o, c.wake, c.events, &c.uses), names.New(o.Hub, o.Clock)
 	c.scaling = scaling.New(scaling.Options{Store: o.Store, Hub: o.Hub, Clock: o.Clock, After: o.After, Log: o.Log, Events: c.events})
 	c.metering = metering.New(metering.Options{Hub: o.Hub, Bills: c.pool, Clock: o.Clock, Log: o.Log})
 	c.claims = claims.New(claims.Options{Store: o.Store, Hub: o.Hub, Clock: o.Clock, After: o.After, Secret: o.Settings.Secret, Events: c.events})
 	c.questions = questions.New(o.Hub)
+	c.core = core{clock: o.Clock, settings: o.Settings, log: o.Log, events: c.events, scaling: c.scaling, pool: c.pool,
+		mirror: newMirror(), nodes: map[string]*session{}, missing: map[onpath.Key]onpath.Object{}}
 	return c
 }
 
@@ -186,9 +180,9 @@ func (c *Controller) Run(ctx context.Context) error {
 		return err
 	}
 	c.mu.Lock()
-	c.o.Settings.Store = store
+	c.core.settings.Store = store
 	for _, ch := range opened {
-		c.mirror.put(ch.Object)
+		c.core.mirror.put(ch.Object)
 	}
 	c.mu.Unlock()
 	for _, ch := range opened {
@@ -219,7 +213,7 @@ func (c *Controller) awaitNodes(ctx context.Context) {
 	deadline := c.o.After(c.o.Wait)
 	for {
 		c.mu.Lock()
-		missing := awaited(c.mirror, c.nodes)
+		missing := awaited(c.core.mirror, c.core.nodes)
 		c.mu.Unlock()
 		if len(missing) == 0 {
 			break
@@ -235,7 +229,7 @@ func (c *Controller) awaitNodes(ctx context.Context) {
 		break
 	}
 	c.mu.Lock()
-	c.held = false
+	c.core.held = false
 	c.mu.Unlock()
 	c.wake.ring()
 }
@@ -286,10 +280,10 @@ func (c *Controller) loop(ctx context.Context, wg *sync.WaitGroup) {
 func (c *Controller) next(again, planned time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.held {
+	if c.core.held {
 		return time.Time{}
 	}
-	silence := plan.NextSilence(c.snapshot(), planned)
+	silence := plan.NextSilence(c.core.snapshot(), planned)
 	if again.IsZero() || !silence.IsZero() && silence.Before(again) {
 		return silence
 	}
@@ -301,20 +295,20 @@ func (c *Controller) next(again, planned time.Time) time.Time {
 func (c *Controller) step(ctx context.Context, wg *sync.WaitGroup) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.held {
+	if c.core.held {
 		return time.Time{}
 	}
-	r := c.plan(c.snapshot())
+	r := c.plan(c.core.snapshot())
 	if r == nil {
 		return c.o.Clock().Add(retold)
 	}
 	c.observe(r)
-	c.push(r)
-	d := c.decisions(r)
-	if d.empty() || c.writing { // what is written now has the loop plan again
+	c.core.push(c.o.Hub, r)
+	d := c.core.decisions(r)
+	if d.empty() || c.core.writing { // what is written now has the loop plan again
 		return r.Again
 	}
-	c.writing = true
+	c.core.writing = true
 	wg.Add(1)
 	go func() {
 		defer wg.Done()
@@ -345,44 +339,6 @@ func (c *Controller) plan(s *plan.Snapshot) (r *plan.Result) {
 	return c.make(s)
 }
 
-// snapshot is what is planned from. Callers hold mu until they are done with it.
-func (c *Controller) snapshot() *plan.Snapshot {
-	s := &plan.Snapshot{
-		Now: c.o.Clock().UTC(), Started: c.started, Objects: c.mirror.objects,
-		States: make(map[string]*plan.NodeState, len(c.nodes)), IDs: c.ids.left(), Settings: c.o.Settings,
-		Wanted:       scaling.Numbers(c.mirror.chains, c.mirror.deployments),
-		Filling:      c.scaling.Filling(),
-		Reservations: c.pool.Running(), Promised: c.pool.Promised(),
-	}
-	for n, st := range c.nodes {
-		s.States[n] = &st.state
-	}
-	withoutWaiting(s, waitingNodes(c.mirror, c.nodes))
-	return s
-}
-
-// push sends the plans to the nodes that are connected. Others get theirs when
-// they come.
-func (c *Controller) push(r *plan.Result) {
-	for name, p := range r.Plans {
-		st := c.nodes[name]
-		if !st.connected {
-			continue
-		}
-		st.state.Sent = append(st.state.Sent, p)
-		if n := len(st.state.Sent); n > maxUnderWay {
-			st.state.Sent = st.state.Sent[n-maxUnderWay:]
-		}
-		st.pushed = p.Generation
-		c.o.Hub.Push(name, p)
-		c.log.Debug("plan pushed", "node", name, "generation", p.Generation)
-	}
-}
-
 // GCPercent is for the process in which a Controller runs (debug.SetGCPercent). Plans make
 // much garbage at once: with Go's 100, collecting it takes a fifth of a plan's CPU time.
 const GCPercent = 200
-
-// maxUnderWay bounds the plans that a node has been sent and not acknowledged;
-// of more, the oldest have long been overtaken.
-const maxUnderWay = 64

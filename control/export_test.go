@@ -13,5 +13,5 @@ func (c *Controller) PlanBy(f func(*plan.Snapshot) *plan.Result) {
 func Sessions(c *Controller) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.nodes)
+	return len(c.core.nodes)
 }

@@ -132,13 +132,13 @@ func (c *Controller) load(ctx context.Context) (int64, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mirror = fresh
-	if c.started.IsZero() {
-		c.started = c.o.Clock()
-		c.held = true
+	c.core.mirror = fresh
+	if c.core.started.IsZero() {
+		c.core.started = c.o.Clock()
+		c.core.held = true
 	}
 	for _, o := range defaults() {
-		c.missing[onpath.KeyOf(o)] = o
+		c.core.missing[onpath.KeyOf(o)] = o
 	}
 	return revision, nil
 }
@@ -174,7 +174,13 @@ func (c *Controller) watch(ctx context.Context, revision int64) error {
 		if e.Err != nil {
 			return e.Err
 		}
-		if e.Key.Kind != "" && c.changed(e) {
+		if e.Key.Kind == "" {
+			continue
+		}
+		c.mu.Lock()
+		news := c.core.changed(e)
+		c.mu.Unlock()
+		if news {
 			c.wake.ring()
 		}
 	}
@@ -182,9 +188,7 @@ func (c *Controller) watch(ctx context.Context, revision int64) error {
 }
 
 // changed takes one change over, and reports whether it was news.
-func (c *Controller) changed(e onpath.StoreEvent) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (c *core) changed(e onpath.StoreEvent) bool {
 	if e.Object == nil {
 		news := c.mirror.remove(e.Key, e.Revision)
 		gone := c.mirror.objects[e.Key] == nil       // here, or by a check that read the store earlier

@@ -17,21 +17,21 @@ func (c *Controller) NodeConnected(h onpath.NodeHello) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h.Report.Clip()
-	c.ids.raise(h.Plan)
-	st := c.nodes[h.Node]
+	c.core.ids.raise(h.Plan)
+	st := c.core.nodes[h.Node]
 	if st == nil {
 		st = &session{}
-		c.nodes[h.Node] = st
+		c.core.nodes[h.Node] = st
 	}
 	old := st.state
 	notAfter(&h.Report, old.Report, c.o.Clock())
 	st.connected, st.told, st.grant = true, true, h.Grant
 	st.connectedAt = c.o.Clock()
 	st.state = plan.NodeState{Report: &h.Report, Seen: c.o.Clock(), Acked: h.Plan}
-	there, known := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: h.Node}].(*onpath.Node)
-	st.foreign = foreign(h.Plan, c.o.Settings.Store, known) &&
+	there, known := c.core.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: h.Node}].(*onpath.Node)
+	st.foreign = foreign(h.Plan, c.core.settings.Store, known) &&
 		!(known && conditionOf(there.Status.Conditions, onpath.ConditionAccepted).Status == onpath.True)
-	c.missNode(st, &h)
+	c.core.missNode(st, &h)
 	if h.Plan != nil && sameAgent(old.Report, &h.Report) {
 		// It may still be at work on what the session before brought.
 		st.state.Sent = slices.DeleteFunc(old.Sent, func(p *onpath.NodePlan) bool { return p.Generation <= h.Plan.Generation })
@@ -50,13 +50,13 @@ func sameAgent(a, b *onpath.NodeReport) bool { return a != nil && a.Started.Equa
 func (c *Controller) NodeReported(r onpath.NodeReport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	st := c.nodes[r.Node]
+	st := c.core.nodes[r.Node]
 	if st == nil || !st.connected {
 		return
 	}
 	r.Clip()
 	notAfter(&r, st.state.Report, c.o.Clock())
-	if isWaiting(c.mirror, c.nodes, r.Node) && c.o.Clock().Sub(st.lookedAt) >= retryNode {
+	if isWaiting(c.core.mirror, c.core.nodes, r.Node) && c.o.Clock().Sub(st.lookedAt) >= retryNode {
 		c.wake.ring()
 	}
 	wasAway := c.o.Clock().Sub(st.state.Seen) > onpath.NodeTimeout
@@ -92,7 +92,7 @@ func (c *Controller) NodeEvent(node string, e onpath.NodeEvent) {
 	}
 	about, ok := parseKey(e.About)
 	c.mu.Lock()
-	ok = ok && hasToDoWith(c.mirror, c.nodes[node], node, about)
+	ok = ok && hasToDoWith(c.core.mirror, c.core.nodes[node], node, about)
 	c.mu.Unlock()
 	if !ok {
 		about = onpath.Key{Kind: onpath.KindNode, Name: node}
@@ -111,10 +111,10 @@ func (c *Controller) Tell(about onpath.Key, reason, message string, warning bool
 func (c *Controller) NodeGone(node, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if st := c.nodes[node]; st != nil {
+	if st := c.core.nodes[node]; st != nil {
 		st.connected = false
-		if c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: node}] == nil { // it was refused, or is deleted
-			delete(c.nodes, node)
+		if c.core.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: node}] == nil { // it was refused, or is deleted
+			delete(c.core.nodes, node)
 		}
 	}
 	c.wake.ring()
@@ -123,7 +123,7 @@ func (c *Controller) NodeGone(node, reason string) {
 // missNode has the Node object made, if there is none, from what the machine's
 // own configuration says, and its cloudlet likewise. An object that is there holds,
 // whatever the configuration says, and the difference is told.
-func (c *Controller) missNode(st *session, h *onpath.NodeHello) {
+func (c *core) missNode(st *session, h *onpath.NodeHello) {
 	n := newObject(onpath.KindNode, h.Node).(*onpath.Node)
 	n.Spec = h.Spec
 	if n.Spec.Cloudlet == "" && h.Grant != nil {
@@ -182,7 +182,7 @@ func notAfter(r, old *onpath.NodeReport, now time.Time) {
 
 // checkNode looks at a Node that a machine's own configuration makes as at one that an
 // operator applies: two nodes with one underlay address would cut each other off.
-func (c *Controller) checkNode(n *onpath.Node) error {
+func (c *core) checkNode(n *onpath.Node) error {
 	before := c.snapshot()
 	for k, o := range c.missing { // what has come a moment ago is to be written
 		if other, ok := o.(*onpath.Node); ok && !other.Accepted() || k == onpath.KeyOf(n) {

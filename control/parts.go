@@ -16,18 +16,18 @@ type part interface{ Run(ctx context.Context) }
 
 // observe tells the parts how things stand after a step. Callers hold mu.
 func (c *Controller) observe(r *plan.Result) {
-	now, grace := c.o.Clock(), c.o.Settings.Grace
+	now, grace := c.o.Clock(), c.core.settings.Grace
 	if grace == 0 {
 		grace = plan.DefaultGrace
 	}
 	var nodes []pool.Node
-	cloudlets, use := map[string]pool.Cloudlet{}, newUseNotes(c.mirror.objects)
-	for _, o := range c.mirror.objects {
+	cloudlets, use := map[string]pool.Cloudlet{}, newUseNotes(c.core.mirror.objects)
+	for _, o := range c.core.mirror.objects {
 		switch o := o.(type) {
 		case *onpath.Cloudlet:
 			cloudlets[o.Metadata.Name] = pool.Cloudlet{Share: o.Spec.OperatorShare, Location: o.Spec.Location, Prefixes: o.Spec.Prefixes}
 		case *onpath.Node:
-			nodes = append(nodes, observeNode(o, c.nodes[o.Metadata.Name], r.Taken[o.Metadata.Name], c.started, now, grace))
+			nodes = append(nodes, observeNode(o, c.core.nodes[o.Metadata.Name], r.Taken[o.Metadata.Name], c.core.started, now, grace))
 		case *onpath.Deployment:
 			use.note(o.Metadata.Tenant, o.Metadata.Name, o.Spec.Reservation, o.Spec.Function, o.Spec.Drain)
 		case *onpath.Chain:
@@ -39,15 +39,15 @@ func (c *Controller) observe(r *plan.Result) {
 	}
 	use.noteInstances()
 	c.uses.by.Store(&use.uses)
-	noteWords(c.nodes, r, nodes, now)
-	noteRoundTrips(c.nodes, nodes, cloudlets)
+	noteWords(c.core.nodes, r, nodes, now)
+	noteRoundTrips(c.core.nodes, nodes, cloudlets)
 	c.pool.Observe(nodes, cloudlets)
-	gateways := connectedGateways(c)
-	c.names.Note(c.mirror.objects, nearby(cloudlets), gateways)
-	connected := connectedNodes(c.nodes)
-	c.metering.Note(c.mirror.objects, connected)
-	c.scaling.Note(c.mirror.objects, plansInForce(c.nodes), connected)
-	c.claims.Note(c.mirror.objects, leasesAt(c.nodes), gateways)
+	gateways := connectedGateways(c.core.mirror, c.core.nodes)
+	c.names.Note(c.core.mirror.objects, nearby(cloudlets), gateways)
+	connected := connectedNodes(c.core.nodes)
+	c.metering.Note(c.core.mirror.objects, connected)
+	c.scaling.Note(c.core.mirror.objects, plansInForce(c.core.nodes), connected)
+	c.claims.Note(c.core.mirror.objects, leasesAt(c.core.nodes), gateways)
 }
 
 // connectedNodes are the nodes that have a session.
@@ -96,11 +96,11 @@ func leasesAt(nodes map[string]*session) map[string][]string {
 	return at
 }
 
-// connectedGateways are the nodes with uplinks that are connected, by cloudlet. Callers hold mu.
-func connectedGateways(c *Controller) map[string][]string {
+// connectedGateways are the nodes with uplinks that are connected, by cloudlet.
+func connectedGateways(m *mirror, sessions map[string]*session) map[string][]string {
 	of := map[string][]string{}
-	for name, st := range c.nodes {
-		n, ok := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: name}].(*onpath.Node)
+	for name, st := range sessions {
+		n, ok := m.objects[onpath.Key{Kind: onpath.KindNode, Name: name}].(*onpath.Node)
 		if ok && st.connected && n.Accepted() && len(n.Spec.Uplinks) > 0 {
 			of[n.Spec.Cloudlet] = append(of[n.Spec.Cloudlet], name)
 		}

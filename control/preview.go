@@ -15,19 +15,19 @@ import (
 // nodes that are away go (the changes must be nothing else): what refers to one
 // stays, and says in its status what it lacks.
 func (c *Controller) Check(ctx context.Context, changes []onpath.Change, force bool) ([]string, error) {
-	if err := c.freshen(ctx); err != nil {
+	if err := c.relist(ctx, declaredKinds()); err != nil {
 		return nil, err
 	}
 	held, err := reserved(c.pool, changes, force)
 	if err != nil {
 		return nil, err
 	}
-	notes := oversold(c, changes)
+	notes := c.oversold(changes)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	before := c.snapshot()
+	before := c.core.snapshot()
 	before.Reserved = held
-	if err := c.checkNodes(before, changes, force); err != nil || force {
+	if err := c.core.checkNodes(before, changes, force); err != nil || force {
 		return nil, err
 	}
 	after := changedSnapshot(before, changes)
@@ -38,9 +38,9 @@ func (c *Controller) Check(ctx context.Context, changes []onpath.Change, force b
 }
 
 // oversold says which nodes would have less than they have promised to reservations.
-func oversold(c *Controller, changes []onpath.Change) []string {
+func (c *Controller) oversold(changes []onpath.Change) []string {
 	c.mu.Lock()
-	capacities, shares := roomsChanged(c.nodes, changes)
+	capacities, shares := roomsChanged(c.core.nodes, changes)
 	c.mu.Unlock()
 	return c.pool.Oversells(capacities, shares)
 }
@@ -66,7 +66,7 @@ func roomsChanged(nodes map[string]*session, changes []onpath.Change) (capacitie
 
 // Preview says what changes would do to instances and rules.
 func (c *Controller) Preview(ctx context.Context, changes []onpath.Change) (*onpath.Preview, error) {
-	if err := c.freshen(ctx); err != nil {
+	if err := c.relist(ctx, declaredKinds()); err != nil {
 		return nil, err
 	}
 	held, err := reserved(c.pool, changes, true)
@@ -80,7 +80,7 @@ func (c *Controller) Preview(ctx context.Context, changes []onpath.Change) (*onp
 		return nil, err
 	}
 	p := plan.Compare(before, after)
-	p.Notes = append(p.Notes, oversold(c, changes)...)
+	p.Notes = append(p.Notes, c.oversold(changes)...)
 	return p, nil
 }
 
@@ -121,10 +121,10 @@ func keysOf(changes []onpath.Change) []onpath.Key {
 	return out
 }
 
-// freshen reads what users declare from the store: the watch may be a moment
-// behind, and a check must not miss what was written just before.
-func (c *Controller) freshen(ctx context.Context) error {
-	return c.relist(ctx, slices.DeleteFunc(onpath.Kinds(), func(k onpath.Kind) bool { return k.ReadOnly() || k == onpath.KindReservation }))
+// declaredKinds are the kinds of what users declare, reservations apart. A check reads these from
+// the store: the watch may be a moment behind, and what was written just before must not be missed.
+func declaredKinds() []onpath.Kind {
+	return slices.DeleteFunc(onpath.Kinds(), func(k onpath.Kind) bool { return k.ReadOnly() || k == onpath.KindReservation })
 }
 
 // relist reads objects of some kinds from the store, one kind after the other.
@@ -135,7 +135,7 @@ func (c *Controller) relist(ctx context.Context, kinds []onpath.Kind) error {
 			return err
 		}
 		c.mu.Lock()
-		news := c.mirror.merge(k, list, revision)
+		news := c.core.mirror.merge(k, list, revision)
 		c.mu.Unlock()
 		if news {
 			c.wake.ring()

@@ -9,8 +9,8 @@ import (
 )
 
 // checkNodes refuses to delete nodes that are connected, or whose instances are
-// counted upon; with force the connected ones alone. Callers hold mu.
-func (c *Controller) checkNodes(s *plan.Snapshot, changes []onpath.Change, force bool) error {
+// counted upon; with force the connected ones alone.
+func (c *core) checkNodes(s *plan.Snapshot, changes []onpath.Change, force bool) error {
 	var errs onpath.Errors
 	for _, ch := range changes {
 		n, ok := s.Objects[ch.Key].(*onpath.Node)

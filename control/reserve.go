@@ -12,20 +12,25 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/events"
 	"github.com/onpath/onpath/control/pool"
+	"github.com/onpath/onpath/control/scaling"
 	"github.com/onpath/onpath/plan"
 )
 
 // newPool makes the scheduler of reservations.
-func newPool(c *Controller) *pool.Pool {
-	return pool.New(pool.Options{
-		Store: c.o.Store, Clock: c.o.Clock, Boot: c.o.Boot, Log: c.log, Changed: c.wake.ring, Tell: c.events.Tell, Use: c.uses.of,
-		Archive: c.o.Archive,
+func newPool(o *Options, wake bell, l *events.Log, used *uses) (p *pool.Pool) {
+	p = pool.New(pool.Options{
+		Store: o.Store, Clock: o.Clock, Boot: o.Boot, Log: o.Log, Changed: wake.ring, Tell: l.Tell, Use: used.of,
+		Archive: o.Archive,
 		Confirm: func(ctx context.Context, node string, r onpath.PromiseRequest) error {
-			return confirmPromise(ctx, c.o.Hub, node, r)
+			return confirmPromise(ctx, o.Hub, node, r)
 		},
-		Tenant: func(ctx context.Context, tenant string) (pool.Bounds, error) { return boundsOf(ctx, c, tenant) },
+		Tenant: func(ctx context.Context, tenant string) (pool.Bounds, error) {
+			return boundsOf(ctx, o.Store, plan.Snapshot{Now: o.Clock().UTC(), Settings: o.Settings, Reservations: p.Running()}, tenant)
+		},
 	})
+	return p
 }
 
 // uses are what reservations are used for, as of the last step.
@@ -44,9 +49,10 @@ func (u *uses) of(reservation onpath.Key) pool.Use {
 func (c *Controller) Pool() *pool.Pool { return c.pool }
 
 // boundsOf is what bounds a tenant's reservations. What is not in the store is no tenant, but
-// those that need no object.
-func boundsOf(ctx context.Context, c *Controller, tenant string) (b pool.Bounds, err error) {
-	o, err := c.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: tenant})
+// those that need no object. What the tenant's other instances are counted as follows from the
+// stored objects, which are added to s.
+func boundsOf(ctx context.Context, store onpath.Store, s plan.Snapshot, tenant string) (b pool.Bounds, err error) {
+	o, err := store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: tenant})
 	if onpath.CodeOf(err) == onpath.CodeNotFound {
 		if tenant == onpath.DefaultTenant || tenant == onpath.OperatorTenant {
 			return storeBounds(tenant, onpath.Quota{}), nil
@@ -66,12 +72,19 @@ func boundsOf(ctx context.Context, c *Controller, tenant string) (b pool.Bounds,
 	if t.Spec.Quota == nil || t.Spec.Quota.Capacity == (onpath.Resources{}) {
 		return b, nil
 	}
-	if err := c.freshen(ctx); err != nil {
-		return b, err
+	m := newMirror()
+	for _, k := range declaredKinds() {
+		list, _, err := store.List(ctx, k, "")
+		if err != nil {
+			return b, err
+		}
+		for _, o := range list {
+			m.put(o)
+		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	b.Most, b.Unreserved = t.Spec.Quota.Capacity, plan.Unreserved(c.snapshot(), tenant)
+	s.Objects, s.Wanted = m.objects, scaling.Numbers(m.chains, m.deployments)
+	withoutWaiting(&s, waitingNodes(m, nil))
+	b.Most, b.Unreserved = t.Spec.Quota.Capacity, plan.Unreserved(&s, tenant)
 	return b, nil
 }
 

@@ -74,7 +74,7 @@ func (c *Controller) setAside(ctx context.Context, ch onpath.Change, err error) 
 	message := onpath.ClipText(fmt.Sprintf("what was decided about it cannot be stored, and it stays as it is: %v", err))
 	version := ch.Version
 	c.mu.Lock()
-	there := c.mirror.objects[ch.Key]
+	there := c.core.mirror.objects[ch.Key]
 	c.mu.Unlock()
 	if there != nil && conditionsOf(there) != nil {
 		marked := onpath.Clone(there)
@@ -86,7 +86,7 @@ func (c *Controller) setAside(ctx context.Context, ch onpath.Change, err error) 
 			c.took(one)
 		}
 	}
-	c.asides.add(ch.Key, version)
+	c.core.asides.add(ch.Key, version)
 	c.log.Error("what was decided about an object does not fit into the store; it stays as it is", "object", ch.Key, "err", err)
 	c.events.Add(plan.Event{About: ch.Key, Reason: "SetAside", Warning: true, Message: message}, c.o.Clock())
 }

@@ -14,9 +14,9 @@ import (
 func TestSilenceMakesPlans(t *testing.T) {
 	now := time.Now()
 	c := New(Options{Store: mem.New(mem.Options{}), Clock: func() time.Time { return now }})
-	c.started = now.Add(-time.Hour)
+	c.core.started = now.Add(-time.Hour)
 	report := onpath.NodeReport{Node: "n1"}
-	c.nodes["n1"] = &session{connected: true, state: plan.NodeState{Report: &report, Seen: now}}
+	c.core.nodes["n1"] = &session{connected: true, state: plan.NodeState{Report: &report, Seen: now}}
 	for range 20 {
 		planned := now
 		now = now.Add(time.Second)
@@ -50,7 +50,7 @@ func TestRenewalIsNoNews(t *testing.T) {
 		change()
 		o := claim
 		o.Metadata.Version = version
-		if got := c.changed(onpath.StoreEvent{Key: onpath.KeyOf(&o), Object: &o, Revision: version}); got != news {
+		if got := c.core.changed(onpath.StoreEvent{Key: onpath.KeyOf(&o), Object: &o, Revision: version}); got != news {
 			t.Errorf("%s is news: %t", what, got)
 		}
 	}
@@ -80,7 +80,7 @@ func TestCheckWakes(t *testing.T) {
 	}
 	reads := func(what string, news bool) {
 		t.Helper()
-		if err := c.freshen(t.Context()); err != nil {
+		if err := c.relist(t.Context(), declaredKinds()); err != nil {
 			t.Fatal(err)
 		}
 		select {
@@ -100,7 +100,7 @@ func TestCheckWakes(t *testing.T) {
 	write(onpath.Change{Key: onpath.KeyOf(o), Version: onpath.AnyVersion})
 	c.events.Tell(onpath.Key{Kind: onpath.KindChain, Tenant: "acme", Name: "web"}, "Taken", "by somebody", true)
 	reads("a deletion", true)
-	c.changed(onpath.StoreEvent{Key: onpath.KeyOf(o), Revision: 1 << 40})
+	c.core.changed(onpath.StoreEvent{Key: onpath.KeyOf(o), Revision: 1 << 40})
 	if n := c.events.Kept("acme"); n != 0 {
 		t.Errorf("%d events of a tenant that is gone are kept for the next of its name", n)
 	}

@@ -21,8 +21,8 @@ func (d *decisions) empty() bool {
 	return len(d.changes)+len(d.events) == 0 && d.short == plan.Count{}
 }
 
-// decisions turns a result into changes. Callers hold mu.
-func (c *Controller) decisions(r *plan.Result) *decisions {
+// decisions turns a result into changes.
+func (c *core) decisions(r *plan.Result) *decisions {
 	d := &decisions{events: r.Events, short: r.Short}
 	for k, o := range c.missing {
 		if c.mirror.objects[k] != nil {
@@ -66,7 +66,7 @@ func (c *Controller) write(ctx context.Context, d *decisions) {
 	ctx = store.FollowUp(ctx)
 	defer func() {
 		c.mu.Lock()
-		c.writing = false
+		c.core.writing = false
 		c.mu.Unlock()
 		c.wake.ring()
 	}()
@@ -109,7 +109,7 @@ func (c *Controller) writePart(ctx context.Context, part []onpath.Change) error 
 		return nil
 	}
 	if code := onpath.CodeOf(err); code != onpath.CodeConflict && code != onpath.CodeInvalid {
-		c.ids.used(part) // it may have been written
+		c.core.ids.used(part) // it may have been written
 		return err
 	}
 	for _, ch := range part {
@@ -124,7 +124,7 @@ func (c *Controller) writePart(ctx context.Context, part []onpath.Change) error 
 				return err
 			}
 		default:
-			c.ids.used(one)
+			c.core.ids.used(one)
 			return err
 		}
 	}
@@ -133,14 +133,14 @@ func (c *Controller) writePart(ctx context.Context, part []onpath.Change) error 
 
 // took puts what was written into the mirror.
 func (c *Controller) took(changes []onpath.Change) {
-	c.ids.used(changes)
+	c.core.ids.used(changes)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, ch := range changes {
 		if ch.Object != nil {
-			c.mirror.put(ch.Object)
+			c.core.mirror.put(ch.Object)
 		} else {
-			c.mirror.remove(ch.Key, 1<<62)
+			c.core.mirror.remove(ch.Key, 1<<62)
 		}
 	}
 }
@@ -151,9 +151,9 @@ func (c *Controller) reread(ctx context.Context, k onpath.Key) error {
 	defer c.mu.Unlock()
 	switch {
 	case err == nil:
-		c.mirror.put(o)
+		c.core.mirror.put(o)
 	case onpath.CodeOf(err) == onpath.CodeNotFound:
-		c.mirror.remove(k, 1<<62)
+		c.core.mirror.remove(k, 1<<62)
 	default:
 		return err
 	}
@@ -162,11 +162,11 @@ func (c *Controller) reread(ctx context.Context, k onpath.Key) error {
 
 // fetchIDs tops the reserves up, and by what was lacking.
 func (c *Controller) fetchIDs(ctx context.Context, short plan.Count) error {
-	first, err := c.ids.next(ctx, c.o.Store, short)
+	first, err := c.core.ids.next(ctx, c.o.Store, short)
 	if err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ids.add(first, short, awaited(c.mirror, c.nodes), c.mirror, c.nodes)
+	return c.core.ids.add(first, short, awaited(c.core.mirror, c.core.nodes), c.core.mirror, c.core.nodes)
 }
