@@ -18,6 +18,7 @@ import (
 // TestWakesInOrder: while an instance wakes under a stream of datagrams, none of them is lost
 // and none overtakes another, whatever the agent is late by.
 func TestWakesInOrder(t *testing.T) {
+	t.Parallel()
 	c := newTestbed(t)
 	c.routed("gw", 16)
 	var sink net.PacketConn

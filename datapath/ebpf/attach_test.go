@@ -33,6 +33,7 @@ func bump() func(*onpath.DatapathConfig) {
 // TestBridge: neighbours on both sides of a gateway without addresses reach each
 // other through a chain, and what no chain selects crosses as it is.
 func TestBridge(t *testing.T) {
+	t.Parallel()
 	for _, kernel := range []bool{false, true} {
 		t.Run(fmt.Sprintf("kernel-bridge=%v", kernel), func(t *testing.T) {
 			c := newTestbedWith(t, testbedOptions{bump: true, noTCX: kernel})
@@ -102,6 +103,7 @@ func TestBridgeTag(t *testing.T) {
 // TestBridgeNoStation: what came in at a bridge does not leave by the machine's routes when
 // its station was forgotten, behind an instance.
 func TestBridgeNoStation(t *testing.T) {
+	t.Parallel()
 	c := newTestbedWith(t, testbedOptions{bump: true})
 	gw := c.nodes["gw"]
 	management := netip.MustParseAddr("10.255.0.2")
@@ -135,6 +137,7 @@ func TestBridgeNoStation(t *testing.T) {
 // TestBridgeStationsTaken: where others have taken the places of a flow's stations, as in a
 // flood, its next packet in either direction leaves all the same, within the same second too.
 func TestBridgeStationsTaken(t *testing.T) {
+	t.Parallel()
 	c := newTestbedWith(t, testbedOptions{bump: true})
 	c.routed("gw", 16)
 	c.apply(toServers(), bump(), element(16, 16))
@@ -161,6 +164,7 @@ func TestBridgeStationsTaken(t *testing.T) {
 // TestBridgeTwoTags: frames with two tags cross a bridge as they are, but not past a chain
 // that nothing may pass by.
 func TestBridgeTwoTags(t *testing.T) {
+	t.Parallel()
 	c := newTestbedWith(t, testbedOptions{bump: true})
 	c.routed("gw", 16)
 	match := toServers()
@@ -208,6 +212,7 @@ func TestBridgeTwoTags(t *testing.T) {
 // TestHost: what this machine's sockets send and get passes a chain. Its device
 // checks sources strictly and does not forward.
 func TestHost(t *testing.T) {
+	t.Parallel()
 	for _, noTCX := range []bool{false, true} {
 		t.Run(fmt.Sprintf("noTCX=%v", noTCX), func(t *testing.T) {
 			c := newTestbedWith(t, testbedOptions{noTCX: noTCX})
@@ -258,6 +263,7 @@ func TestHost(t *testing.T) {
 // TestHostUnderlay: where the underlay is the device of this machine's own traffic, tunnel
 // packets pass it untouched in both directions, though the chain selects them.
 func TestHostUnderlay(t *testing.T) {
+	t.Parallel()
 	c := newTestbed(t)
 	c.routed("n2", 17)
 	c.client, c.server = c.nodes["gw"].ns, c.nodes["n2"].ns
@@ -282,6 +288,7 @@ func TestHostUnderlay(t *testing.T) {
 // TestTap: copies reach inline and mirrored elements, here and elsewhere, and
 // nothing comes back or goes on.
 func TestTap(t *testing.T) {
+	t.Parallel()
 	c := newTestbed(t)
 	gw := c.nodes["gw"]
 	c.routed("gw", 16)
@@ -316,6 +323,7 @@ func TestTap(t *testing.T) {
 
 // TestMirrorRepick: another mirror takes over the flows of one that closed.
 func TestMirrorRepick(t *testing.T) {
+	t.Parallel()
 	c := newTestbed(t)
 	c.routed("gw", 16)
 	c.routed("n2", 17)

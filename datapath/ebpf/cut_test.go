@@ -13,6 +13,7 @@ import (
 // TestCutTunnels: what is lost on purpose where tunnels come in is lost before the data
 // path takes it, and a change of the configuration does not end that.
 func TestCutTunnels(t *testing.T) {
+	t.Parallel()
 	for _, noTCX := range []bool{false, true} {
 		t.Run(fmt.Sprintf("noTCX=%v", noTCX), func(t *testing.T) {
 			c := newTestbedWith(t, testbedOptions{noTCX: noTCX})

@@ -12,6 +12,7 @@ import (
 
 // TestDispatcher links many functions, so that callerFor halves.
 func TestDispatcher(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, 0, stateUp)
 	o, err := bpfobject.Parse(datapathtest.ExamObject)
 	if err != nil {

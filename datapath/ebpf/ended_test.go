@@ -21,6 +21,7 @@ import (
 // come back from the other node in that moment leave nothing that leads to the
 // instance.
 func TestEndUnderTraffic(t *testing.T) {
+	t.Parallel()
 	c := newTestbed(t)
 	c.routed("n2", 17)
 	c.slow(17, 2*time.Millisecond, 5*time.Millisecond)

@@ -13,6 +13,7 @@ import (
 // those of one that runs or whose watch has ended are not. Until the watch ends they
 // stay so; then the next Apply of the same configuration opens them again.
 func TestCloseAtExit(t *testing.T) {
+	t.Parallel()
 	c := newTestbed(t)
 	for id := onpath.VportID(17); id <= 19; id++ {
 		c.routed("n2", id)

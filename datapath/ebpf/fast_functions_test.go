@@ -65,6 +65,7 @@ func (c *crossing) object(v onpath.VportID, code []byte) onpath.InlineFunction {
 // TestFastFunctions: established flows through functions are XDP's; a function that
 // is closed drops there; and one that comes or goes loses nothing.
 func TestFastFunctions(t *testing.T) {
+	t.Parallel()
 	c := newCrossing(t, onpath.FastAlways)
 	f, g := c.Function("gw", 32), c.Function("gw", 33)
 	c.through(f, g)
@@ -112,6 +113,7 @@ func (c *crossing) functions() map[onpath.VportID]onpath.FunctionCounters {
 // TestHostileFunctions: objects that were spoilt in a thousand ways are refused by
 // the checker, by the kernel, or run beside the others; the traffic notices none.
 func TestHostileFunctions(t *testing.T) {
+	t.Parallel()
 	code, err := os.ReadFile("../datapathtest/exam_bpfel.o")
 	if err != nil {
 		t.Fatal(err)

@@ -119,6 +119,7 @@ func (c *crossing) settle(port byte) {
 // TestFastCarries: after its first packet a flow is XDP's, and everything counts
 // as if it were not.
 func TestFastCarries(t *testing.T) {
+	t.Parallel()
 	c := newCrossing(t, onpath.FastAlways)
 	c.apply()
 	c.settle(1)
@@ -174,6 +175,7 @@ func TestFastKeepsUsed(t *testing.T) {
 // TestFastFollowsRoutes: whatever a next hop depends on may change; the next packet
 // goes where the kernel would send it.
 func TestFastFollowsRoutes(t *testing.T) {
+	t.Parallel()
 	c := newCrossing(t, onpath.FastAlways)
 	c.apply()
 	ns := c.nodes["gw"].ns
@@ -217,6 +219,7 @@ func TestFastFollowsRoutes(t *testing.T) {
 // TestFastOneNeighbourGone: a neighbour that is gone takes its own next hop away; XDP goes on
 // with flows by another one.
 func TestFastOneNeighbourGone(t *testing.T) {
+	t.Parallel()
 	c := newCrossing(t, onpath.FastAlways)
 	c.apply()
 	ns := c.nodes["gw"].ns
@@ -254,6 +257,7 @@ func TestFastOneNeighbourGone(t *testing.T) {
 
 // TestFastStepsAside: what XDP would pass by keeps packets on the ordinary path.
 func TestFastStepsAside(t *testing.T) {
+	t.Parallel()
 	c := newCrossing(t, onpath.FastAlways)
 	c.apply()
 	ns := c.nodes["gw"].ns
@@ -280,6 +284,7 @@ func TestFastStepsAside(t *testing.T) {
 // TestFastTaken: where another XDP program is, tc does it all and says so; when it
 // is gone the fast path comes back.
 func TestFastTaken(t *testing.T) {
+	t.Parallel()
 	c := newCrossing(t, onpath.FastAlways)
 	ns := c.nodes["gw"].ns
 	free := c.w.occupyXDP(ns, "up0")
@@ -298,6 +303,7 @@ func TestFastTaken(t *testing.T) {
 // TestFastOutlives: without a process flows are still carried, and still follow
 // routes.
 func TestFastOutlives(t *testing.T) {
+	t.Parallel()
 	c := newCrossing(t, onpath.FastAlways)
 	c.apply()
 	ns := c.nodes["gw"].ns
@@ -323,6 +329,7 @@ func TestFastOutlives(t *testing.T) {
 
 // TestFastAuto: a virtual device has no fast path unless the operator says so.
 func TestFastAuto(t *testing.T) {
+	t.Parallel()
 	for _, fast := range []onpath.Fast{"", onpath.FastAuto, onpath.FastNever} {
 		c := newCrossing(t, fast)
 		c.apply()

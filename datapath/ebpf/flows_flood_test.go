@@ -176,6 +176,7 @@ func floodTime(t *testing.T) time.Duration {
 // What would begin more flows than the tenant may is refused and counted, to the
 // packet.
 func TestFloodOfNewFlows(t *testing.T) {
+	t.Parallel()
 	long, limit := floodTime(t), onpath.DefaultMaxNewFlows("town")
 	if long == 0 {
 		limit = 1000 // few enough for any machine's speed

@@ -56,6 +56,7 @@ func TestNoBlackHole(t *testing.T) {
 // not ask for errors, arrive in both directions, in one packet or in fragments.
 func TestNoBlackHoleWithoutDF(t *testing.T) {
 	needKernel(t)
+	t.Parallel()
 	c := newTestbedWith(t, testbedOptions{linkMTU: 1500, underlayMTU: 1500})
 	c.routed("n2", 16)
 	c.steerWithin("n2", time.Time{})

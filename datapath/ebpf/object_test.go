@@ -21,6 +21,7 @@ const clangVersion = "14"
 
 // TestObject rebuilds the committed object and compares.
 func TestObject(t *testing.T) {
+	t.Parallel()
 	out, err := exec.Command("clang", "--version").Output()
 	if err != nil {
 		t.Skip("needs clang to rebuild the programs")

@@ -17,6 +17,7 @@ import (
 // TestStraight: packets go straight to the far end of an instance's devices, across
 // nodes too, unless something stands between that they would pass by.
 func TestStraight(t *testing.T) {
+	t.Parallel()
 	c := newTestbed(t)
 	c.routed("gw", 16)
 	c.bridged("n2", 17, 18)

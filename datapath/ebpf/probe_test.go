@@ -13,6 +13,7 @@ import (
 // TestProbe: a node's data path says which of its vports take packets, with its
 // driver closed, over either IP version; to those who know the pair's secret.
 func TestProbe(t *testing.T) {
+	t.Parallel()
 	for _, version := range []struct{ name, gw, n2 string }{{"IPv4", "10.255.0.1", "10.255.0.2"}, {"IPv6", "fd00:255::1", "fd00:255::2"}} {
 		t.Run(version.name, func(t *testing.T) {
 			c := newTestbed(t)

@@ -53,6 +53,7 @@ func (c *crossing) hop(from, to string, p []byte, ttl byte) []byte {
 // TestRedirect: a function sends packets to a later element, function or container,
 // past those between; answers come back the same way; and what cannot be is dropped.
 func TestRedirect(t *testing.T) {
+	t.Parallel()
 	c := newCrossing(t, onpath.FastAlways)
 	first := c.object(32, datapathtest.RedirectObject)
 	between, behind := c.Function("gw", 33), c.Function("gw", 34)

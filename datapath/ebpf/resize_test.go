@@ -17,6 +17,7 @@ import (
 // instance although new ones go to another, what an instance has begun from a private
 // address keeps its port, and no packet is lost.
 func TestResize(t *testing.T) {
+	t.Parallel()
 	const flows = 10
 	c := newTestbed(t)
 	gw := c.nodes["gw"]

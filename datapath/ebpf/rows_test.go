@@ -11,6 +11,7 @@ import (
 // TestRowOfOthers: a row of weights that was written for other members than the group has
 // just now, as in the middle of a change, keeps no flow from any of them.
 func TestRowOfOthers(t *testing.T) {
+	t.Parallel()
 	c := newTestbed(t)
 	c.routed("gw", 16)
 	c.routed("n2", 17)

@@ -151,6 +151,7 @@ func frameOf(t onpath.Tuple, kind int) []byte {
 // TestRulesLikeModel runs packets through the program and through the model, with
 // rule sets of all kinds, and compares what is counted.
 func TestRulesLikeModel(t *testing.T) {
+	t.Parallel()
 	t.Logf("-seed=%d", *seed)
 	d := newDesk(t)
 	r := rand.New(rand.NewPCG(*seed, 3))
@@ -328,6 +329,7 @@ func (d *desk) verdict(frame []byte) (v int32) {
 // TestRulesOutliveDriver: a new process takes tables over as they are, and
 // removes what one left that died before it switched.
 func TestRulesOutliveDriver(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	list, err := ruleset.Make(ruleset.IPC, 3000, 1, false)
 	d.must(err)

@@ -12,6 +12,7 @@ import (
 // TestManyFunctions: more functions than one program may have the tables of, which
 // all run, first and last, at tc and at XDP, and go on over a restart.
 func TestManyFunctions(t *testing.T) {
+	t.Parallel()
 	for _, fast := range []onpath.Fast{onpath.FastNever, onpath.FastAlways} {
 		t.Run(string(fast), func(t *testing.T) {
 			c := newCrossing(t, fast)

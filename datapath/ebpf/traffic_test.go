@@ -21,6 +21,7 @@ import (
 // TestTransfer runs real TCP, with the offloads of real kernels, through a
 // routed and a bridged instance on two nodes, both IP versions.
 func TestTransfer(t *testing.T) {
+	t.Parallel()
 	c := newTestbed(t)
 	c.routed("gw", 16)
 	c.bridged("n2", 17, 18)
@@ -45,6 +46,7 @@ func TestTransfer(t *testing.T) {
 // TestFilters: the same with clsact filters, as on kernels without tcx, and they
 // are gone after Remove.
 func TestFilters(t *testing.T) {
+	t.Parallel()
 	c := newTestbedWith(t, testbedOptions{noTCX: true})
 	c.routed("gw", 16)
 	c.bridged("n2", 17, 18)
@@ -80,6 +82,7 @@ func TestFilters(t *testing.T) {
 // takes over without touching it, and Remove by yet another one restores
 // ordinary forwarding.
 func TestOutlives(t *testing.T) {
+	t.Parallel()
 	c := newTestbed(t)
 	c.routed("gw", 16)
 	c.serve("tcp4", "10.9.0.2:80")
@@ -113,6 +116,7 @@ func TestOutlives(t *testing.T) {
 // TestRepick: when the instance that carries a connection dies, a stateless one
 // takes over, and the connection goes on.
 func TestRepick(t *testing.T) {
+	t.Parallel()
 	c := newTestbed(t)
 	c.routed("gw", 16)
 	c.routed("n2", 17)
@@ -160,6 +164,7 @@ func TestRepick(t *testing.T) {
 // TestWaitingIsReset: the client of a dead instance that ends TCP is reset though
 // it only waits and says nothing, whatever stands before that instance, and where.
 func TestWaitingIsReset(t *testing.T) {
+	t.Parallel()
 	for _, k := range []struct {
 		name string
 		make func(c *testbed) (before [][]onpath.VportID)
@@ -234,6 +239,7 @@ func (c *testbed) waitingIsReset(addr string, row [][]onpath.VportID) {
 // TestHandedOn: while only the node of a dead instance knows that it is dead,
 // that node hands packets for it on to the instance that takes over.
 func TestHandedOn(t *testing.T) {
+	t.Parallel()
 	c := newTestbed(t)
 	c.routed("gw", 16)
 	c.routed("n2", 17)
@@ -263,6 +269,7 @@ func TestHandedOn(t *testing.T) {
 
 // TestRewrite: nftables in an instance on another node rewrites the destination.
 func TestRewrite(t *testing.T) {
+	t.Parallel()
 	c := newTestbed(t)
 	c.routed("n2", 16)
 	c.instances[0].Packets, c.instances[0].Emit = onpath.PacketsRewrite, onpath.EmitTableOf(16)

@@ -104,6 +104,7 @@ func TestUnderlayComesAndGoes(t *testing.T) {
 // TestDevicesMadeAnew: an equal configuration finds devices that were made anew under
 // the same names.
 func TestDevicesMadeAnew(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	d, c := lone(h)
 	h.w.must(d.Apply(t.Context(), c))

@@ -96,6 +96,7 @@ func (c *testbed) upgrade() {
 // which a device gets the new program, the older program still runs functions, at tc and XDP.
 // A process that dies in between changes nothing.
 func TestUpgradeFunctions(t *testing.T) {
+	t.Parallel()
 	c := newCrossing(t, onpath.FastAlways)
 	c.apply()
 	c.settle(1)
@@ -128,6 +129,7 @@ func TestUpgradeFunctions(t *testing.T) {
 // keep the ports by which they are known outside, from an older version's translations
 // whose layout is no more.
 func TestUpgradeTranslations(t *testing.T) {
+	t.Parallel()
 	const flows = 10
 	c := newTestbed(t)
 	gw := c.nodes["gw"]
