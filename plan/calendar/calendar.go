@@ -335,3 +335,12 @@ func (c *Calendar) Lack(name string, slots []Slot) (at time.Time, lack onpath.Re
 	}
 	return time.Time{}, onpath.Resources{}
 }
+
+// Earliest is how much later the slots would have to begin for n instances to fit into
+// one of the cloudlets; false if they never do, or not before what is searched for
+// several instances ends.
+func (c *Calendar) Earliest(cloudlets []string, slots []Slot, n int, apart bool) (later time.Duration, ok bool) {
+	spans := spansOf(slots)
+	d, ok := c.earliest(cloudlets, spans, n, apart)
+	return time.Duration(d), ok
+}

@@ -1,24 +1,19 @@
 package calendar
 
-import (
-	"math"
-	"time"
-)
+import "math"
 
 // tries bounds the search for a time at which several instances fit together.
 const tries = 256
 
-// Earliest is how much later the slots would have to begin for n instances to fit into
-// one of the cloudlets; false if they never do, or not before what is searched for
-// several instances ends.
-func (c *Calendar) Earliest(cloudlets []string, slots []Slot, n int, apart bool) (later time.Duration, ok bool) {
-	best, spans := int64(-1), spansOf(slots)
+// earliest is the smallest delay in one of the cloudlets.
+func (c *Calendar) earliest(cloudlets []string, spans []span, n int, apart bool) (best int64, ok bool) {
+	best = -1
 	for _, cl := range cloudlets {
 		if d, found := c.earliestIn(cl, spans, n, apart, best); found && (best < 0 || d < best) {
 			best = d
 		}
 	}
-	return time.Duration(best), best >= 0
+	return best, best >= 0
 }
 
 func (c *Calendar) earliestIn(cloudlet string, spans []span, n int, apart bool, bound int64) (int64, bool) {
@@ -62,7 +57,8 @@ again:
 			return 0, false
 		}
 		limit := room.minus(s.want)
-		x, _, over := n.time.firstOver(later(s.from, d), later(s.until, d), limit, s.want)
+		at := s.later(d)
+		x, _, over := n.time.firstOver(at.from, at.until, limit, s.want)
 		if !over {
 			continue
 		}
@@ -82,7 +78,8 @@ func (c *Calendar) next(cloudlet string, spans []span, d int64) (best int64, ok 
 	any := func(extremes) bool { return true }
 	for _, n := range c.cloudlets[cloudlet] {
 		for _, s := range spans {
-			at, _, found := n.time.first(later(s.from, d)+1, endOfTime, any)
+			from := s.later(d).from
+			at, _, found := n.time.first(from+1, endOfTime, any)
 			if e := at - s.from; n.usable && found && (!ok || e < best) {
 				best, ok = e, true
 			}
@@ -94,18 +91,21 @@ func (c *Calendar) next(cloudlet string, spans []span, d int64) (best int64, ok 
 // endOfTime is Forever as timelines know it.
 const endOfTime = math.MaxInt64
 
-// later is x delayed by d; the end of time stays what it is.
-func later(x, d int64) int64 {
-	if x > endOfTime-d {
-		return endOfTime
+// later is the span delayed by d; the end of time stays what it is.
+func (s span) later(d int64) span {
+	delayed := func(x int64) int64 {
+		if x > endOfTime-d {
+			return endOfTime
+		}
+		return x + d
 	}
-	return x + d
+	return span{delayed(s.from), delayed(s.until), s.want}
 }
 
 func shifted(spans []span, d int64) []span {
 	out := make([]span, len(spans))
 	for i, s := range spans {
-		out[i] = span{later(s.from, d), later(s.until, d), s.want}
+		out[i] = s.later(d)
 	}
 	return out
 }
