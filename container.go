@@ -109,7 +109,7 @@ const imageName = `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`
 func (c *ContainerSpec) traits() FunctionTraits {
 	t := FunctionTraits{
 		Runs: c.Image, Attach: c.Attach, Addresses: c.Addresses, Outbound: c.Outbound, Sysctls: c.Sysctls,
-		Informed: true, Env: c.Env, Capabilities: c.Caps, HostImage: c.Image == HostImage,
+		Informed: true, Programs: true, Env: c.Env, Capabilities: c.Caps, HostImage: c.Image == HostImage,
 		Secrets: c.Secrets,
 	}
 	byDefault(&t.Attach, Routed)
@@ -119,14 +119,16 @@ func (c *ContainerSpec) traits() FunctionTraits {
 
 func (c *ContainerSpec) brings(at string) Brought {
 	return Brought{
-		Files:  []BroughtFiles{{at + ".files", c.Files, false}},
-		Images: []BroughtImage{{at + ".image", &c.Image}},
+		Files:  []broughtFiles{{at + ".files", c.Files, false}},
+		Images: []broughtImage{{at + ".image", &c.Image}},
 	}
 }
 
 func (c *ContainerSpec) complete(env Env, files map[string]File) {
 	c.Env, c.Files = merged(c.Env, env), merged(c.Files, files)
 }
+
+func (c *ContainerSpec) values(at string) map[string]Env { return map[string]Env{at + ".env": c.Env} }
 
 // shape includes what a probe asks: that may be wrong, and by it all that serve would be
 // out of service at once.

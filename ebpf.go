@@ -45,7 +45,7 @@ func (e *EBPFSpec) traits() FunctionTraits {
 
 func (e *EBPFSpec) brings(at string) Brought {
 	return Brought{
-		Files: []BroughtFiles{{at + ".files", e.Files, true}},
+		Files: []broughtFiles{{at + ".files", e.Files, true}},
 		Objects: []BroughtObject{{
 			Field: at + ".object", Name: &e.Object, Code: &e.Code, Most: MaxObjectBytes,
 			Remedy: objectTooLarge,
@@ -56,6 +56,8 @@ func (e *EBPFSpec) brings(at string) Brought {
 func (e *EBPFSpec) complete(env Env, files map[string]File) {
 	e.Config, e.Files = merged(e.Config, env), merged(e.Files, files)
 }
+
+func (e *EBPFSpec) values(at string) map[string]Env { return map[string]Env{at + ".config": e.Config} }
 
 func (e *EBPFSpec) shape(function string, _ Health) any {
 	return struct {

@@ -51,6 +51,10 @@ type FunctionSpec struct {
 	// Resources is what one instance gets. Defaults: 100m CPU (ebpf: none), 64Mi memory.
 	Resources Resources `json:"resources,omitzero"`
 	Health    Health    `json:"health,omitzero"`
+	// Parameters are what the function can be told; without any, whatever is written.
+	Parameters []Parameter `json:"parameters,omitempty"`
+	// Metrics of the function's own, which the agent exports with the instance's name.
+	Metrics OwnMetrics `json:"metrics,omitzero"`
 	// Shared lets other tenants use the function as "tenant/name".
 	Shared bool `json:"shared,omitempty"`
 }
@@ -118,6 +122,14 @@ type Health struct {
 	Failures int `json:"failures,omitempty"`
 	// Start is how long an instance may take to its first success; default 60s.
 	Start Duration `json:"start,omitempty"`
+}
+
+// OwnMetrics says where an instance tells metrics, in Prometheus' text format. At most one of
+// the fields is set.
+type OwnMetrics struct {
+	Exec []string `json:"exec,omitempty"` // a command in the container that prints them
+	// HTTP is PORT/PATH in the instance's namespace: 9167/metrics.
+	HTTP string `json:"http,omitempty"`
 }
 
 // Meta implements Object.

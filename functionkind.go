@@ -33,6 +33,8 @@ type kindSpec interface {
 	brings(at string) Brought
 	// complete adds what a deployment says, which wins. The maps of the receiver are shared.
 	complete(env Env, files map[string]File)
+	// values are what the function itself is told, by the field where it stands.
+	values(at string) map[string]Env
 	// shape stands for all that needs a new instance when it changes.
 	shape(function string, h Health) any
 	// fix removes what a running instance takes up when it changes.
@@ -56,6 +58,8 @@ type FunctionTraits struct {
 	// Informed: a file and environment variables tell its process how long flows may rest.
 	Informed bool
 	Env      Env // of its process
+	// Programs: commands can be run beside its process, in its namespace.
+	Programs bool
 	// Capabilities of Linux that its process asks for.
 	Capabilities []string
 	// Relays: the planner tells each instance what it relays.
@@ -78,13 +82,13 @@ type FunctionTraits struct {
 // Brought is what a function's specification names and the client has. Fields are paths
 // in the Function.
 type Brought struct {
-	Files   []BroughtFiles
+	Files   []broughtFiles
 	Objects []BroughtObject
-	Images  []BroughtImage
+	Images  []broughtImage
 }
 
-// BroughtFiles are configuration files, of text.
-type BroughtFiles struct {
+// broughtFiles are configuration files, of text.
+type broughtFiles struct {
 	Field string
 	Files map[string]File
 	Lists bool // a large one may be a list of addresses
@@ -100,9 +104,9 @@ type BroughtObject struct {
 	Remedy string // where it has more
 }
 
-// BroughtImage is a container image. Image is its path until the client has pushed it,
+// broughtImage is a container image. Image is its path until the client has pushed it,
 // which writes the reference there.
-type BroughtImage struct {
+type broughtImage struct {
 	Field string
 	Image *string
 }
@@ -178,7 +182,7 @@ func (s *FunctionSpec) Brings() Brought {
 // With is the function with what a deployment says, which wins.
 func (s FunctionSpec) With(env Env, files map[string]File) FunctionSpec {
 	if k, spec := s.kind(); spec != nil {
-		k.own(&s).complete(env, files)
+		k.own(&s).complete(merged(s.defaults(), env), files)
 	}
 	return s
 }
@@ -202,6 +206,7 @@ func (s *FunctionSpec) Shape(function string) string {
 func (s FunctionSpec) Fixed() FunctionSpec {
 	s.Resources, s.Health = Resources{}, Health{}
 	s.State, s.Packets, s.Shared = "", "", false
+	s.Parameters, s.Metrics = nil, OwnMetrics{}
 	if k, spec := s.kind(); spec != nil {
 		k.own(&s).fix()
 	}

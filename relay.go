@@ -87,6 +87,8 @@ func (r *RelaySpec) brings(string) Brought { return Brought{} }
 
 func (r *RelaySpec) complete(Env, map[string]File) {}
 
+func (r *RelaySpec) values(string) map[string]Env { return nil }
+
 func (r *RelaySpec) shape(function string, _ Health) any {
 	return struct{ Function, Kind string }{function, string(RelayFunction)}
 }

@@ -42,6 +42,8 @@ func (f *Function) Validate() error {
 	byDefault(&s.Resources.Memory, DefaultMemory)
 	v.resources("spec.resources", s.Resources)
 	v.health("spec.health", &s.Health)
+	checkParameters(v, s)
+	checkMetrics(v, "spec.metrics", s)
 	if s.Shared && s.Traits().HostImage {
 		v.add("spec.shared", "take it out, or name an image", "image: host shows the nodes' files, and everybody could run it")
 	}
@@ -136,6 +138,26 @@ func (v *validation) health(at string, h *Health) {
 	quantity(v, at+".every", h.Every, Duration(10*time.Millisecond), Duration(time.Hour))
 	v.number(at+".failures", h.Failures, 1, 1000)
 	quantity(v, at+".start", h.Start, Duration(10*time.Millisecond), day)
+}
+
+var metricsPath = regexp.MustCompile(`^([1-9][0-9]{0,4})/[!-~]{0,255}$`)
+
+func checkMetrics(v *validation, at string, s *FunctionSpec) {
+	m := s.Metrics
+	switch {
+	case m.HTTP == "" && len(m.Exec) == 0:
+		return
+	case !s.Traits().Programs:
+		v.add(at, "take it out", "only a container tells metrics of its own; onpath counts for the other kinds")
+	case m.HTTP != "" && len(m.Exec) > 0:
+		v.add(at, "keep one of them", "has both exec and http")
+	case m.HTTP != "":
+		var p Port
+		if x := metricsPath.FindStringSubmatch(m.HTTP); x == nil || p.UnmarshalText([]byte(x[1])) != nil {
+			v.add(at+".http", "write PORT/PATH, such as 9167/metrics", "%s is not a port and a path", quote(m.HTTP))
+		}
+	}
+	v.strings(at+".exec", m.Exec)
 }
 
 // Validate implements Object.

@@ -98,6 +98,14 @@ func (w *WasmSpec) complete(env Env, _ map[string]File) {
 	}
 }
 
+func (w *WasmSpec) values(at string) map[string]Env {
+	all := map[string]Env{}
+	for i, m := range w.Modules {
+		all[index(at+".modules", i)+".config"] = m.Config
+	}
+	return all
+}
+
 // shape leaves the modules out: a running instance takes up another list of them.
 func (w *WasmSpec) shape(function string, _ Health) any {
 	return struct {

@@ -1,7 +1,8 @@
-// Package functions carries what the catalogue's packet modules were compiled to.
+// Package functions carries the catalogue inside the program: recipes, Functions, pages and
+// what packet modules were compiled to.
 package functions
 
-import _ "embed"
+import "embed"
 
 // The modules' folders have no Go code of their own: a Go package with C files in it needs
 // cgo.
@@ -13,3 +14,8 @@ var (
 	//go:embed sip-keepalive/sip-keepalive.wasm
 	SIPKeepAliveModule []byte
 )
+
+// Catalogue has the folders of all functions, with what an entry is built and applied from.
+//
+//go:embed */*.yaml */*.md */*.sh */*.py */*.wasm
+var Catalogue embed.FS

@@ -76,6 +76,13 @@ func (s *examiner) check(spec *onpath.FunctionSpec, config, files string) (errs 
 // checkAdded finds what is wrong with the values that stand at a field and are added to
 // a function's own; and then what is wrong with both only where they stand together.
 func (s *examiner) checkAdded(spec *onpath.FunctionSpec, env onpath.Env, with map[string]onpath.File, at string) (errs onpath.Errors) {
+	for _, err := range spec.CheckParameters(env) {
+		err.Field = at + "." + err.Field
+		errs = append(errs, err)
+	}
+	if len(errs) > 0 {
+		return errs
+	}
 	added := spec.Fixed().With(env, with)
 	if errs = s.check(&added, at+".env", at+".files"); len(errs) > 0 {
 		return errs
