@@ -2,15 +2,13 @@ package cli
 
 import (
 	"crypto/ed25519"
-	"crypto/rand"
-	"crypto/x509"
 	"encoding/base64"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -19,7 +17,6 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/cli/table"
 	"github.com/onpath/onpath/internal/signalling"
-	"github.com/onpath/onpath/internal/wholefile"
 	"github.com/onpath/onpath/signal/nslp"
 )
 
@@ -39,7 +36,7 @@ func newSignal(g *global) *cobra.Command {
 }
 
 func newSignalRequest(g *global, verb, args, short string, read func([]string) (*nslp.Message, error)) *cobra.Command {
-	var toward, from, key, module string
+	var toward, from, key, module, nodes string
 	timeout := 20 * time.Second
 	c := &cobra.Command{
 		Use:   strings.TrimSpace(verb + " --toward ADDRESS --key FILE " + args),
@@ -48,7 +45,11 @@ func newSignalRequest(g *global, verb, args, short string, read func([]string) (
 
 The request goes toward ADDRESS. Each onpath node on the way with spec.leases reads it, decides by
 its operator's word, and answers; nodes without it forward the request. The answers come back as a
-stack in the order of the way. docs/signalling.md has the form of FILE.`,
+stack in the order of the way. docs/signalling.md has the form of FILE.
+
+Each node signs its answer. The first time that a node answers, its key is believed and written to
+the file of --nodes; from then on an answer that this key did not sign is unproved: it may be
+forged, and the exit code is not 0.`,
 		Example: examples("onpath signal "+strings.TrimSpace(verb+" --toward 198.51.100.7 --key me.key "+exampleOf(args)),
 			"onpath signal probe --toward 198.51.100.7 --key me.key -o json"),
 		Args: cobra.ExactArgs(len(strings.Fields(args))),
@@ -66,7 +67,7 @@ stack in the order of the way. docs/signalling.md has the form of FILE.`,
 					return badUsage("--from %q is no address of this machine", from)
 				}
 			}
-			if o.Key, err = readKey(key); err != nil {
+			if o.Key, err = signalling.ReadKey(key); err != nil {
 				return err
 			}
 			m, err := read(args)
@@ -76,9 +77,21 @@ stack in the order of the way. docs/signalling.md has the form of FILE.`,
 			if err := hashModule(c, m, module); err != nil {
 				return err
 			}
+			if o.Nodes, err = signalling.OpenNodes(nodes); err != nil {
+				return err
+			}
 			response, err := signalling.Request(c.Context(), m, o)
 			if err != nil {
 				return &onpath.Error{Code: onpath.CodeUnavailable, Message: err.Error()}
+			}
+			fresh, err := o.Nodes.Save()
+			if err != nil {
+				return fmt.Errorf("keep the keys that nodes showed: %w", err)
+			}
+			for _, line := range fresh {
+				node, key, _ := strings.Cut(line, " ")
+				fmt.Fprintf(c.ErrOrStderr(), "node %s shows its key for the first time: %s is believed, and written to %s\n",
+					node, key, nodes)
 			}
 			return printStack(g, c, m, response)
 		},
@@ -87,6 +100,8 @@ stack in the order of the way. docs/signalling.md has the form of FILE.`,
 	f.StringVar(&toward, "toward", "", "address of the user (or of the server, from the user's end)")
 	f.StringVar(&from, "from", "", "address of this machine to send from; default: by route")
 	f.StringVar(&key, "key", "", "file with the private key (onpath signal key makes one)")
+	f.StringVar(&nodes, "nodes", filepath.Join(home(), "nodes"), "file with the keys of nodes that are known")
+	f.Lookup("nodes").DefValue = "$ONPATH_HOME/nodes"
 	f.DurationVar(&timeout, "timeout", timeout, "how long to wait for the answers")
 	if verb == "setup" || verb == "trigger" {
 		f.StringVar(&module, "module", "", "the module's file, whose hash goes into the request; default: what its url gives")
@@ -177,6 +192,11 @@ func printStack(g *global, c *cobra.Command, m, r *nslp.Message) error {
 	if r.Status != "" {
 		fmt.Fprintln(c.ErrOrStderr(), "status:", r.Status)
 	}
+	if node, why := unproved(r.Stack); why != nil {
+		return &onpath.Error{Code: onpath.CodeForbidden,
+			Message: fmt.Sprintf("the answer of node %s is unproved (%s): %s", node, why.Reason, why.Words),
+			Remedy:  "if the node has a new key, write it into the file of --nodes; else do not believe what it says"}
+	}
 	if refused := allRefused(r.Stack); refused != "" {
 		return onpath.Errorf(onpath.CodeForbidden, "no node on the way does it: %s", refused)
 	}
@@ -196,6 +216,19 @@ func addRows(t *table.Table, indent string, list []nslp.Entry) {
 		t.Row(fmt.Sprintf("%s%d", indent, i+1), e.Node, address, rtt, e.State, strings.Join(e.Modules, ", "), strings.TrimPrefix(why, ": "))
 		addRows(t, indent+"back ", e.Back)
 	}
+}
+
+// unproved is the first node whose answer is not signed as it must be.
+func unproved(list []nslp.Entry) (node string, why *nslp.Refusal) {
+	for _, e := range list {
+		if e.State == nslp.Unproved {
+			return e.Node, &nslp.Refusal{Reason: e.Reason, Words: e.Words}
+		}
+		if node, why := unproved(e.Back); why != nil {
+			return node, why
+		}
+	}
+	return "", nil
 }
 
 // allRefused is why, if all nodes refuse.
@@ -226,11 +259,11 @@ what an operator writes into the publisher's Tenant, under spec.keys.`,
 				return err
 			}
 			if _, err := os.Stat(args[0]); os.IsNotExist(err) {
-				if err := makeKey(args[0]); err != nil {
+				if _, err := signalling.MakeKey(args[0]); err != nil {
 					return err
 				}
 			}
-			key, err := readKey(args[0])
+			key, err := signalling.ReadKey(args[0])
 			if err != nil {
 				return err
 			}
@@ -241,31 +274,4 @@ what an operator writes into the publisher's Tenant, under spec.keys.`,
 			})
 		},
 	}
-}
-
-func makeKey(file string) error {
-	_, key, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		return err
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return err
-	}
-	return wholefile.Write(file, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600)
-}
-
-func readKey(file string) (ed25519.PrivateKey, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	if p, _ := pem.Decode(b); p != nil {
-		if k, err := x509.ParsePKCS8PrivateKey(p.Bytes); err == nil {
-			if key, ok := k.(ed25519.PrivateKey); ok {
-				return key, nil
-			}
-		}
-	}
-	return nil, onpath.Errorf(onpath.CodeInvalid, "%s holds no Ed25519 key in PEM; onpath signal key FILE makes one", file)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -146,13 +145,12 @@ func (a *Agent) Hello() onpath.NodeHello {
 
 // clonePlan copies deeply, so that no one changes what another holds.
 func clonePlan(p *onpath.NodePlan) *onpath.NodePlan {
-	compact, _ := p.Compact()
-	data, err := json.Marshal(compact)
+	data, err := json.Marshal(p)
 	if err != nil {
 		panic("node: copy plan: " + err.Error()) // plans are plain data
 	}
 	var out onpath.NodePlan
-	if err := errors.Join(json.Unmarshal(data, &out), out.Expand()); err != nil {
+	if err := json.Unmarshal(data, &out); err != nil {
 		panic("node: copy plan: " + err.Error())
 	}
 	return &out

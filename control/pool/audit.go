@@ -55,3 +55,45 @@ func (e *entry) decided() (at time.Time) {
 	}
 	return at
 }
+
+func amount(r onpath.Resources) string {
+	if s := parts(r); s != "" {
+		return s
+	}
+	return "nothing"
+}
+
+// paidEdges are now and the instants after it at which slots or payments change.
+func paidEdges(slots []onpath.ReservationSlot, payments []payment, now time.Time) []time.Time {
+	edges := map[time.Time]bool{now: true}
+	note := func(t time.Time) {
+		if t.After(now) {
+			edges[t] = true
+		}
+	}
+	for _, s := range slots {
+		note(s.From)
+		note(s.Until)
+	}
+	for _, pay := range payments {
+		for _, s := range pay.Segments {
+			note(s.From)
+			note(s.Until)
+		}
+	}
+	return sortedTimes(edges)
+}
+
+// paidAt is the capacity that payments cover at an instant.
+func paidAt(payments []payment, at time.Time) (sum onpath.Resources) {
+	for _, pay := range payments {
+		for _, s := range pay.Segments {
+			if !at.Before(s.From) && at.Before(s.Until) {
+				for _, t := range s.Tiers {
+					sum = sum.Add(t)
+				}
+			}
+		}
+	}
+	return sum
+}

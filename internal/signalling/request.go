@@ -1,17 +1,16 @@
 package signalling
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"os"
 	"time"
 
+	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/signal/gist"
 	"github.com/onpath/onpath/signal/nslp"
 )
@@ -24,6 +23,10 @@ type Options struct {
 	Timeout time.Duration
 	// Wrap sends the request in a TRIGGER: the last node sends it back.
 	Wrap bool
+	// NetNS is the network namespace from which it is sent; empty: the process's own.
+	NetNS string
+	// Nodes are those whose keys are known; nil: each is believed that signs.
+	Nodes *Nodes
 }
 
 // Request signs a request, sends it toward an address, and waits for the stack of answers.
@@ -44,8 +47,8 @@ func Send(ctx context.Context, m *nslp.Message, o Options) (*nslp.Message, error
 
 // withSocket opens one for the flow along which a request goes.
 func withSocket(o Options, do func(*Socket, nslp.Flow) (*nslp.Message, error)) (*nslp.Message, error) {
-	sock, err := Open(0)
-	if err != nil {
+	var sock *Socket
+	if err := netnsrun.Do(o.NetNS, func() (err error) { sock, err = Open(0); return err }); err != nil {
 		return nil, err
 	}
 	defer sock.Close()
@@ -72,11 +75,20 @@ func send(ctx context.Context, sock *Socket, f nslp.Flow, m *nslp.Message, o Opt
 		return nil, err
 	}
 	k := gist.Key{Flow: gist.Toward(f.Source, f.Destination), Session: session}
-	r, out, err := nslp.NewRequester(time.Now(), g, k, m, o.Timeout)
+	r, out, err := nslp.NewRequester(clock(), g, k, m, o.Timeout)
 	if err != nil {
 		return nil, err
 	}
-	return run(ctx, sock, r, out)
+	response, err := run(ctx, sock, r, out, func(do func() error) error { return netnsrun.Do(o.NetNS, do) })
+	if err != nil {
+		return nil, err
+	}
+	nodes := o.Nodes
+	if nodes == nil {
+		nodes = &Nodes{keys: map[string][][]byte{}}
+	}
+	r.Prove(nodes.Known, nodes.Learn)
+	return response, nil
 }
 
 // sign signs a request for a flow. One that is sent back goes the other way.
@@ -89,7 +101,7 @@ func sign(m *nslp.Message, o Options, f nslp.Flow) (*nslp.Message, error) {
 	if o.Wrap {
 		m.Flow = f.Inverted()
 	}
-	m.Sign(o.Key, time.Now(), nonce)
+	m.Sign(o.Key, clock(), nonce)
 	if !o.Wrap {
 		return m, nil
 	}
@@ -97,43 +109,52 @@ func sign(m *nslp.Message, o Options, f nslp.Flow) (*nslp.Message, error) {
 		return nil, err
 	}
 	t := &nslp.Message{Type: nslp.Trigger, Wrapped: m.Append(nil), Flow: f}
-	t.Sign(o.Key, time.Now(), outer)
+	t.Sign(o.Key, clock(), outer)
 	return t, nil
 }
 
-func run(ctx context.Context, sock *Socket, r *nslp.Requester, out []gist.Datagram) (*nslp.Message, error) {
-	buffer := make([]byte, 1<<16)
+// run is the requester's loop: it alone touches the machine.
+func run(ctx context.Context, sock *Socket, r *nslp.Requester, out []gist.Datagram, in func(func() error) error) (*nslp.Message, error) {
+	come := make(chan func(now time.Time) []gist.Datagram, 64)
+	ctx, cancel := context.WithCancel(ctx)
+	tell := func(do func(now time.Time) []gist.Datagram) {
+		select {
+		case come <- do:
+		case <-ctx.Done():
+		}
+	}
+	heard := func(p gist.Packet) { tell(func(now time.Time) []gist.Datagram { return r.Receive(now, p) }) }
+	streams := NewStreams(ctx, StreamsConfig{In: in, Take: heard, Ended: func(remote netip.AddrPort, failed bool) {
+		tell(func(now time.Time) []gist.Datagram { return r.Ended(now, remote, failed) })
+	}})
+	defer streams.Wait()
+	defer cancel()
+	go sock.Hear(ctx, func(to netip.AddrPort, quoted []byte) {
+		q := bytes.Clone(quoted)
+		tell(func(now time.Time) []gist.Datagram { return r.Unreachable(now, gist.Packet{To: to, Payload: q}) })
+	}, heard)
 	for {
 		for _, d := range out {
-			if err := sock.Send(d.From, d.To, d.Payload); err != nil {
+			if d.Stream {
+				streams.Send(&d)
+			} else if err := sock.Send(d.From, d.To, d.Payload); err != nil {
 				return nil, fmt.Errorf("send to %s: %w", d.To, err)
 			}
 		}
-		out = nil
 		if r.Response != nil || r.Err != nil {
 			return r.Response, r.Err
 		}
-		if err := ctx.Err(); err != nil {
-			return nil, err
+		timer := time.NewTimer(r.Due().Sub(clock()))
+		select {
+		case do := <-come:
+			out = do(clock())
+		case <-timer.C:
+			out = nil
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, ctx.Err()
 		}
-		until := r.Due()
-		if tick := time.Now().Add(time.Second); tick.Before(until) { // for ctx
-			until = tick
-		}
-		n, from, err := sock.Receive(buffer, until)
-		switch {
-		case err == nil && n > 0:
-			out = r.Receive(time.Now(), gist.Packet{From: from, Payload: buffer[:n]})
-		case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
-			var op *net.OpError
-			if !errors.As(err, &op) || !op.Temporary() {
-				return nil, err
-			}
-		}
-		for sock.Error(func(to netip.AddrPort, quoted []byte) {
-			out = append(out, r.Unreachable(time.Now(), gist.Packet{To: to, Payload: quoted})...)
-		}) {
-		}
-		out = append(out, r.Tick(time.Now())...)
+		timer.Stop()
+		out = append(out, r.Tick(clock())...)
 	}
 }

@@ -116,14 +116,13 @@ func (s *Socket) Receive(buffer []byte, until time.Time) (n int, from netip.Addr
 	return n, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), err
 }
 
-// Errors calls tell with each ICMP port unreachable: to whom the datagram went, and what of
-// it is quoted; and heard with each datagram of a GIST Error. These are of no signalling
-// application, so that the data path leaves them. Other datagrams came by the punt port, too.
-func (s *Socket) Errors(ctx context.Context, tell func(to netip.AddrPort, quoted []byte), heard func(gist.Packet)) {
-	buffer := make([]byte, 2048)
+// Hear calls tell with each ICMP port unreachable: to whom the datagram went, and what of it
+// is quoted; and heard with each datagram.
+func (s *Socket) Hear(ctx context.Context, tell func(to netip.AddrPort, quoted []byte), heard func(gist.Packet)) {
+	buffer := make([]byte, 1<<16)
 	for ctx.Err() == nil {
-		n, from, err := s.Receive(buffer, time.Now().Add(time.Second)) // an ICMP error wakes it
-		if err == nil && gist.OfNone(buffer[:n]) {
+		n, from, err := s.Receive(buffer, clock().Add(time.Second)) // an ICMP error wakes it
+		if err == nil && n > 0 {
 			heard(gist.Packet{From: from, Payload: bytes.Clone(buffer[:n])})
 		}
 		for s.Error(tell) {

@@ -3,10 +3,15 @@ package leases
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -114,38 +119,83 @@ func (s *signaller) signal(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var sock *signalling.Socket
-	open := func() error { sock, err = signalling.Open(gist.Port); return err }
-	if s.part.NetNS != "" {
-		err = netnsrun.Do(s.part.NetNS, open)
-	} else {
-		err = open()
-	}
-	if err != nil {
+	var listener net.Listener
+	var deaf error // why no connections are taken
+	if err = netnsrun.Do(s.part.NetNS, func() error {
+		if listener, deaf = net.ListenTCP("tcp", &net.TCPAddr{Port: gist.Port}); deaf != nil {
+			listener = nil
+		}
+		sock, err = signalling.Open(gist.Port)
+		return err
+	}); err != nil {
+		if listener != nil {
+			listener.Close()
+		}
 		return fmt.Errorf("open UDP port %d: %w", gist.Port, err)
 	}
 	defer sock.Close()
-	g, err := gist.New(gist.Config{Peer: s.identity(), Random: rand.Reader, Source: sock.Source})
+	streams := signalling.NewStreams(ctx, signalling.StreamsConfig{
+		Listener: listener, In: func(do func() error) error { return netnsrun.Do(s.part.NetNS, do) },
+		Take: func(p gist.Packet) {
+			s.tell(ctx, func(now time.Time, n *nslp.Node) []nslp.Output { return n.Receive(now, p) })
+		},
+		Ended: func(remote netip.AddrPort, failed bool) {
+			s.tell(ctx, func(now time.Time, n *nslp.Node) []nslp.Output { return n.Ended(now, remote, failed) })
+		},
+	})
+	defer streams.Wait()
+	defer cancel()
+	c := gist.Config{Peer: s.identity(), Random: rand.Reader, Source: sock.Source, TCPPort: gist.Port}
+	if listener == nil {
+		c.TCPPort = 0
+		s.part.Log.Warn("signalling takes no messages longer than a datagram: TCP port 270 cannot be opened", "err", deaf)
+	}
+	g, err := gist.New(c)
 	if err != nil {
 		return err
 	}
-	n := nslp.NewNode(time.Now(), s.part.Node, g, rand.Reader, func(key []byte) bool {
+	key, err := answersKey(s.part.Dir)
+	if err != nil {
+		return err
+	}
+	n := nslp.NewNode(time.Now(), nslp.Config{Name: s.part.Node, GIST: g, Random: rand.Reader, Key: key, Known: func(key []byte) bool {
 		_, known, _ := s.leases.ground().Publisher(key)
 		return known
-	})
+	}})
 	s.deciding, s.waiting = deciding{}, nil
 	s.punts.Hear(ctx, func(p onpath.Punted) { s.offer(received(p)) })
 	s.part.Go(func(context.Context) {
-		sock.Errors(ctx, func(to netip.AddrPort, quoted []byte) {
+		sock.Hear(ctx, func(to netip.AddrPort, quoted []byte) {
 			q := bytes.Clone(quoted)
 			s.tell(ctx, func(now time.Time, n *nslp.Node) []nslp.Output {
 				return n.Unreachable(now, gist.Packet{To: to, Payload: q})
 			})
 		}, func(p gist.Packet) {
+			// The data path leaves Errors to the socket, as they are of no signalling application, and
+			// hands all else over.
+			if !gist.OfNone(p.Payload) {
+				return
+			}
 			s.offer(func(now time.Time, n *nslp.Node) []nslp.Output { return n.Receive(now, p) })
 		})
 	})
-	s.part.Log.Info("takes part in signalling", "port", gist.Port)
-	return s.loop(ctx, n, sock)
+	public := base64.StdEncoding.EncodeToString(key.Public().(ed25519.PublicKey))
+	s.part.Log.Info("takes part in signalling", "port", gist.Port, "key", public)
+	return s.loop(ctx, n, sock, streams)
+}
+
+// answersKey is the key by which the node signs its answers: publishers know the node by it,
+// so it stays as long as the folder.
+func answersKey(d base.Dir) (ed25519.PrivateKey, error) {
+	file := d.File("answers.key")
+	key, err := signalling.ReadKey(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		key, err = signalling.MakeKey(file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the key that signs answers to publishers: %w", err)
+	}
+	return key, nil
 }
 
 // offer hands something to the machines, unless too much waits: the punt port has others' packets, too.
@@ -184,7 +234,7 @@ func received(p onpath.Punted) event {
 }
 
 // loop is the only one that touches the machines.
-func (s *signaller) loop(ctx context.Context, n *nslp.Node, sock *signalling.Socket) error {
+func (s *signaller) loop(ctx context.Context, n *nslp.Node, sock *signalling.Socket, streams *signalling.Streams) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -209,11 +259,16 @@ func (s *signaller) loop(ctx context.Context, n *nslp.Node, sock *signalling.Soc
 		for len(out) > 0 {
 			o := out[0]
 			out = out[1:]
-			if o.Send != nil {
+			switch {
+			case o.End != nil:
+				streams.End(*o.End)
+			case o.Send != nil && o.Send.Stream:
+				streams.Send(o.Send)
+			case o.Send != nil:
 				if err := sock.Send(o.Send.From, o.Send.To, o.Send.Payload); err != nil {
 					s.part.Log.Debug("a signalling message cannot be sent", "to", o.Send.To, "err", err)
 				}
-			} else if o.Ask != nil {
+			case o.Ask != nil:
 				out = append(out, s.ask(ctx, n, o.Ask)...)
 			}
 		}

@@ -2,6 +2,7 @@ package gist
 
 import (
 	"bytes"
+	"cmp"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -20,7 +21,7 @@ func samples() []*Message {
 	return []*Message{
 		{Hops: 3, NSLPID: NSLPID, Type: Query, QMode: true, Source: true, Reply: true, MRI: &four, Session: &s, NLI: n, QueryCookie: []byte("12345678"), Payload: make([]byte, 8)},
 		{Hops: 3, NSLPID: NSLPID, Type: Response, Reply: true, MRI: &six, Session: &s, NLI: n6, QueryCookie: []byte("1234"), ResponderCookie: []byte("abcd")},
-		{Hops: 3, NSLPID: NSLPID, Type: Confirm, MRI: &four, Session: &s, NLI: n, ResponderCookie: []byte("abcd"), StackProposal: []byte("....")},
+		{Hops: 3, NSLPID: NSLPID, Type: Confirm, MRI: &four, Session: &s, NLI: n, ResponderCookie: []byte("abcd"), StackProposal: stackProposal},
 		{Hops: 3, NSLPID: NSLPID, Type: Data, Explicit: true, MRI: &four, Session: &s, NLI: n, NAT: []byte("nats"), Payload: []byte("abcdefgh"), Others: []Object{{0x8abc, []byte("next")}}},
 		{Hops: 3, NSLPID: NSLPID, Type: ErrorMessage, NLI: n, Error: &Error{Class: ProtocolError, Code: codeObjectType, Subcode: 1, Session: &s, MRI: &six,
 			Comment: "why", Info: []byte{0, 1, 0, 1, 9, 9, 9, 9}, info: 1}},
@@ -68,6 +69,7 @@ func TestObjects(t *testing.T) {
 // TestObjectsOfTypes: an object that a message of its type does not have is refused, and so is
 // a stack proposal without its data, and whatever has both flags (RFC 5971 §5.1, §A.2.1).
 func TestObjectsOfTypes(t *testing.T) {
+	stack := map[uint16][]byte{objStackProposal: stackProposal, objStackConfig: stackConfig(0, 0)}
 	for _, c := range []struct {
 		of      int // which sample
 		heads   []uint16
@@ -82,8 +84,9 @@ func TestObjectsOfTypes(t *testing.T) {
 	} {
 		b := samples()[c.of].Append(nil)
 		for _, h := range c.heads {
-			b = appendObject(b, h, []byte("abcd"))
-			b[7] += 2
+			before := len(b)
+			b = appendObject(b, h, []byte(cmp.Or(string(stack[h]), "abcd")))
+			b[7] += byte(len(b)-before) / 4
 		}
 		_, err := Parse(b)
 		if c.subcode < 0 {
@@ -103,18 +106,19 @@ func TestObjectsOfTypes(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	for _, m := range samples() {
 		f.Add(m.Append(nil))
+		f.Add(m.AppendStream(nil))
 	}
+	f.Add((&Message{Hops: 1, Type: Hello, Reply: true, HelloID: []byte{0, 0, 0, 1}}).AppendStream(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := Parse(b)
-		if err != nil {
-			return
+		if m, err := Parse(b); err == nil {
+			if again, err := Parse(m.Append(nil)); err != nil || !bytes.Equal(m.Append(nil), again.Append(nil)) {
+				t.Fatalf("%v: %+v\n%+v", err, m, again)
+			}
 		}
-		again, err := Parse(m.Append(nil))
-		if err != nil {
-			t.Fatalf("%+v: %v", m, err)
-		}
-		if !bytes.Equal(m.Append(nil), again.Append(nil)) {
-			t.Fatalf("%+v\n%+v", m, again)
+		if m, err := ParseStream(b); err == nil {
+			if again, err := ParseStream(m.AppendStream(nil)); err != nil || !bytes.Equal(m.AppendStream(nil), again.AppendStream(nil)) {
+				t.Fatalf("%v: %+v\n%+v", err, m, again)
+			}
 		}
 	})
 }

@@ -31,6 +31,8 @@ type Config struct {
 	Source func(to netip.Addr) netip.Addr
 	// Initiates: it only begins sessions, and answers no Query.
 	Initiates bool
+	// TCPPort is where it takes connections for long messages; 0: nowhere.
+	TCPPort uint16
 }
 
 // Key names a route: a flow and a session.
@@ -39,11 +41,12 @@ type Key struct {
 	Session SessionID
 }
 
-// Packet is a datagram that came in.
+// Packet is a datagram that came in, or a message of a connection.
 type Packet struct {
 	From, To netip.AddrPort
 	Payload  []byte
 	TTL      uint8
+	Stream   bool // it came by the connection with From
 }
 
 // Datagram is one to send.
@@ -51,6 +54,8 @@ type Datagram struct {
 	To      netip.AddrPort
 	From    netip.Addr // zero: any
 	Payload []byte
+	// Stream: it goes by the connection with To. Dial: which is made, if there is none.
+	Stream, Dial bool
 }
 
 // Delivery is a payload for the signalling application.
@@ -60,6 +65,7 @@ type Delivery struct {
 	From     netip.Addr // the node's
 	Hops     uint8
 	Payload  []byte
+	Stream   bool // it came by a connection
 }
 
 // Output is one thing to do or to know: one field is set.
@@ -72,6 +78,8 @@ type Output struct {
 	Changed *Key
 	// Failed: an error came back for what was sent.
 	Failed *Failure
+	// End is whose connection is to be closed: what it brings is not believed.
+	End *netip.AddrPort
 }
 
 // Failure is an error that a peer tells.
@@ -85,7 +93,11 @@ type Peer struct {
 	Identity string
 	Address  netip.AddrPort
 	RTT      time.Duration // 0: not measured
+	Stream   bool          // it is reached by a connection
 }
+
+// sent reports whether a packet is the neighbour's.
+func (a Peer) sent(p Packet) bool { return a.Address == p.From && a.Stream == p.Stream }
 
 type phase uint8
 
@@ -108,10 +120,17 @@ type route struct {
 		found time.Time  // when the Query was sent that the peer answered
 		hops  uint8
 		queue [][]byte
+		// stream: what is sent is too long for a datagram, and a connection is proposed.
+		stream bool
+		// before is where the peer was and is reached by datagrams, if it was; a connection that
+		// cannot be made changes nothing.
+		before netip.AddrPort
 	}
 	up struct {
 		peer  Peer // zero: none
 		until time.Time
+		// proved is the peer's address, to which its cookie was sent.
+		proved netip.Addr
 	}
 }
 
@@ -129,8 +148,8 @@ type Endpoint struct {
 	credits [256]credit
 }
 
-// ErrTooLong says that a payload does not fit into one datagram.
-var ErrTooLong = errors.New("the message is longer than one datagram on the way may be (1232 bytes): shorten it")
+// ErrTooLong says that a payload does not fit into a message.
+var ErrTooLong = errors.New("the message is longer than one may be (1,232 octets in a datagram, 16,380 in a connection): shorten it")
 
 // New makes an endpoint.
 func New(c Config) (*Endpoint, error) {
@@ -140,31 +159,40 @@ func New(c Config) (*Endpoint, error) {
 }
 
 // Down sends a payload to the next node toward the flow's destination, which is found
-// first if it is not known.
+// first if it is not known. What is too long for a datagram goes by a connection.
 func (e *Endpoint) Down(now time.Time, k Key, hops uint8, payload []byte) ([]Output, error) {
+	return e.down(now, k, hops, payload, e.message(Data, k, false, hops, payload).length() > MaxMessage)
+}
+
+// DownStream is Down by a connection, so that what comes back may be long.
+func (e *Endpoint) DownStream(now time.Time, k Key, hops uint8, payload []byte) ([]Output, error) {
+	return e.down(now, k, hops, payload, true)
+}
+
+func (e *Endpoint) down(now time.Time, k Key, hops uint8, payload []byte, stream bool) ([]Output, error) {
 	r, err := e.route(k)
 	if err != nil {
 		return nil, err
 	}
 	d := &r.down
-	if e.message(Data, k, false, hops, payload).length() > MaxMessage {
+	if len(payload) > MaxStream {
 		return nil, ErrTooLong
 	}
 	if hops == 0 {
 		return nil, &Error{Class: PermanentFailure, Code: codeHops}
 	}
 	d.hops = hops
-	if d.phase == known && now.Before(d.fresh) {
+	if d.phase == known && now.Before(d.fresh) && (d.peer.Stream || !stream) {
 		return e.data(k, r, payload), nil
 	}
 	again := slices.ContainsFunc(d.queue, func(b []byte) bool { return bytes.Equal(b, payload) })
 	if !again && len(d.queue) < 4 {
 		d.queue = append(d.queue, payload)
 	}
-	if d.phase == asking {
+	if d.phase == asking && (d.stream || !stream) {
 		return nil, nil
 	}
-	d.phase, d.asked = asking, nil
+	d.phase, d.asked, d.stream = asking, nil, stream
 	return e.ask(now, k, r)
 }
 
@@ -175,18 +203,72 @@ func (e *Endpoint) Up(now time.Time, k Key, payload []byte) ([]Output, error) {
 		return nil, protocolError(codeNoState, 0)
 	}
 	m := e.message(Data, k, true, DefaultHops, payload)
-	if m.length() > MaxMessage {
+	if !r.up.peer.Stream && m.length() > MaxMessage || len(payload) > MaxStream {
 		return nil, ErrTooLong
 	}
-	return e.send(r.up.peer.Address, m), nil
+	return e.reach(r.up.peer, m), nil
+}
+
+// UpStream reports whether what goes up goes by a connection, and so may be long.
+func (e *Endpoint) UpStream(k Key) bool {
+	r := e.routes[k]
+	return r != nil && r.up.peer.Stream
+}
+
+// reach sends a message to a neighbour.
+func (e *Endpoint) reach(to Peer, m *Message) []Output {
+	if !to.Stream {
+		return e.send(to.Address, m)
+	}
+	if m.Type == Data {
+		m.NLI = nil // §5.1
+	} else if m.NLI != nil {
+		if m.NLI.Address = e.config.Source(to.Address.Addr()); !m.NLI.Address.IsValid() {
+			return nil
+		}
+	}
+	return []Output{{Send: &Datagram{To: to.Address, Payload: m.AppendStream(nil), Stream: true}}}
+}
+
+// Ended is told that the connection with a neighbour has ended, or, if it failed, could not
+// be made.
+func (e *Endpoint) Ended(remote netip.AddrPort, failed bool) (out []Output) {
+	for _, k := range Sorted(e.routes) {
+		r := e.routes[k]
+		if r.up.peer.Stream && r.up.peer.Address == remote {
+			r.up.peer = Peer{}
+		}
+		if !r.down.peer.Stream || r.down.peer.Address != remote {
+			continue
+		}
+		if r.down.stream = false; r.down.before.IsValid() {
+			r.down.peer.Address, r.down.peer.Stream = r.down.before, false
+		} else {
+			r.down.phase, r.down.peer, r.down.asked = idle, Peer{}, nil
+		}
+		if failed {
+			out = append(out, noStream(k, "the next node cannot be reached by TCP at "+remote.String()))
+		}
+	}
+	return out
+}
+
+// noStream says that something is too long for the way to the next node.
+func noStream(k Key, why string) Output {
+	return Output{Failed: &Failure{Key: k, Error: &Error{Class: TransientFailure, Code: codeTooLarge, Comment: why}}}
 }
 
 // Next is the node toward the flow's destination.
 func (e *Endpoint) Next(k Key) (Peer, bool) {
-	if r := e.routes[k]; r != nil && r.down.phase == known {
+	if r := e.routes[k]; r != nil && r.believed() {
 		return r.down.peer, true
 	}
 	return Peer{}, false
+}
+
+// believed reports whether there is a next node. While it is asked for anew, it is the one before.
+func (r *route) believed() bool {
+	return r.down.peer.Address.IsValid() && (r.down.phase == known || r.down.phase == asking)
 }
 
 func (e *Endpoint) route(k Key) (*route, error) {
@@ -296,12 +378,19 @@ func (e *Endpoint) ask(now time.Time, k Key, r *route) ([]Output, error) {
 	d.asked = append(d.asked, q)
 	m := e.message(Query, k, false, d.hops, make([]byte, padding+64)) // a responder's identity may be longer
 	m.QueryCookie = q.cookie
+	if d.stream {
+		m.StackProposal, m.StackConfig = stackProposal, stackConfig(1, 0)
+	}
 	return e.send(netip.AddrPortFrom(k.Flow.Destination, Port), m), nil
 }
 
 // data sends what is known to have a receiver.
 func (e *Endpoint) data(k Key, r *route, payload []byte) []Output {
-	return e.send(r.down.peer.Address, e.message(Data, k, false, r.down.hops, payload))
+	out := e.reach(r.down.peer, e.message(Data, k, false, r.down.hops, payload))
+	for _, o := range out {
+		o.Send.From, o.Send.Dial = e.config.Source(o.Send.To.Addr()), o.Send.Stream
+	}
+	return out
 }
 
 // Tick does what is due at now.
@@ -320,7 +409,7 @@ func (e *Endpoint) Tick(now time.Time) (out []Output) {
 			case d.phase == asking:
 				out = append(out, e.isLast(now, k, r)...)
 			default:
-				d.phase, d.peer, d.asked = idle, Peer{}, nil
+				d.phase, d.peer, d.asked, d.stream, d.before = idle, Peer{}, nil, false, netip.AddrPort{}
 			}
 		}
 		if r.up.peer.Address.IsValid() && now.After(r.up.until) {

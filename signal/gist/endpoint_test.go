@@ -131,7 +131,7 @@ func TestLast(t *testing.T) {
 func TestTooLong(t *testing.T) {
 	a := endpoint(t, "a", "10.0.0.1")
 	k := Key{Flow: Toward(addr("10.0.0.1"), addr("10.9.0.2"))}
-	if out, err := a.Down(begin, k, 5, make([]byte, MaxMessage)); err != ErrTooLong || out != nil {
+	if out, err := a.Down(begin, k, 5, make([]byte, MaxStream+1)); err != ErrTooLong || out != nil {
 		t.Errorf("%v, %v", out, err)
 	}
 }

@@ -16,7 +16,7 @@ const (
 )
 
 // MaxMessage is the longest UDP payload that is sent, bytes: what IPv6's smallest MTU
-// holds. A longer message would need connection mode.
+// holds. A longer message goes by a connection.
 const MaxMessage = 1280 - 40 - 8
 
 // DefaultHops is how many GIST nodes a message may pass.
@@ -55,7 +55,7 @@ type Message struct {
 	MRI             *MRI
 	Session         *SessionID
 	NLI             *NLI
-	StackProposal   []byte // as it came: connection mode is not spoken here
+	StackProposal   []byte // as it came
 	StackConfig     []byte
 	QueryCookie     []byte
 	ResponderCookie []byte
@@ -101,8 +101,12 @@ const headerLength = 4 + 8 // magic number, common header
 
 // Append appends the message as a UDP payload.
 func (m *Message) Append(b []byte) []byte {
+	return m.AppendStream(binary.BigEndian.AppendUint32(b, Magic))
+}
+
+// AppendStream appends the message as it stands in a connection.
+func (m *Message) AppendStream(b []byte) []byte {
 	begin := len(b)
-	b = binary.BigEndian.AppendUint32(b, Magic)
 	b = append(b, Version, m.Hops, 0, 0)
 	b = binary.BigEndian.AppendUint16(b, m.NSLPID)
 	b = append(b, byte(m.Type)|flag(m.QMode, 0x80), flag(m.Source, 0x80)|flag(m.Reply, 0x40)|flag(m.Explicit, 0x20))
@@ -138,7 +142,7 @@ func (m *Message) Append(b []byte) []byte {
 	if m.Payload != nil {
 		b = appendObject(b, objPayload, m.Payload)
 	}
-	binary.BigEndian.PutUint16(b[begin+6:], uint16((len(b)-begin-headerLength)/4))
+	binary.BigEndian.PutUint16(b[begin+2:], uint16((len(b)-begin-8)/4))
 	return b
 }
 
@@ -164,7 +168,18 @@ func Parse(b []byte) (*Message, error) {
 	if len(b) < headerLength || binary.BigEndian.Uint32(b) != Magic {
 		return nil, ErrNoGIST
 	}
-	h := b[4:]
+	return parse(b[4:], false)
+}
+
+// ParseStream reads a message of a connection; its errors are Parse's.
+func ParseStream(b []byte) (*Message, error) {
+	if len(b) < headerLength-4 {
+		return nil, ErrNoGIST
+	}
+	return parse(b, true)
+}
+
+func parse(h []byte, stream bool) (*Message, error) {
 	m := &Message{
 		Hops: h[1], NSLPID: binary.BigEndian.Uint16(h[4:]), Type: Type(h[6] & 0x7f),
 		QMode: h[6]&0x80 != 0, Source: h[7]&0x80 != 0, Reply: h[7]&0x40 != 0, Explicit: h[7]&0x20 != 0,
@@ -179,12 +194,19 @@ func Parse(b []byte) (*Message, error) {
 	if e := m.checkHeader(h[0]); e != nil {
 		return fail(e)
 	}
-	length, e := m.parseObjects(h[8:])
+	if stream && m.Type == Query || !stream && m.Type == Hello { // §5.5
+		return fail(protocolError(codeEncapsulation, 0))
+	}
+	may := objectsOf[m.Type]
+	if stream && m.Type == Data {
+		may.needed = slices.DeleteFunc(slices.Clone(may.needed), func(kind uint16) bool { return kind == objNLI })
+	}
+	length, e := m.parseObjects(h[8:], may)
 	if length != len(h)-8 || length != int(binary.BigEndian.Uint16(h[2:]))*4 {
 		return fail(protocolError(codeHeader, 3).with(infoLength, words(length/4)))
 	}
 	if e == nil {
-		e = m.checkObjects()
+		e = m.checkObjects(may.needed)
 	}
 	if e != nil {
 		return fail(e)
@@ -194,7 +216,7 @@ func Parse(b []byte) (*Message, error) {
 
 // parseObjects takes up all objects that can be read, and gives the length that they have
 // together, octets, and the first fault.
-func (m *Message) parseObjects(rest []byte) (length int, fault *Error) {
+func (m *Message) parseObjects(rest []byte, may objectList) (length int, fault *Error) {
 	var seen [objects]bool
 	for len(rest) >= 4 {
 		head, size := binary.BigEndian.Uint16(rest), 4+int(binary.BigEndian.Uint16(rest[2:])&0xfff)*4
@@ -202,7 +224,7 @@ func (m *Message) parseObjects(rest []byte) (length int, fault *Error) {
 		if size > len(rest) {
 			break
 		}
-		if e := m.object(head, rest[4:size], &seen); e != nil && fault == nil {
+		if e := m.object(head, rest[4:size], &seen, may); e != nil && fault == nil {
 			switch fault = e; e.Code {
 			case codeObjectType:
 				e.with(infoType, words(int(head)))
@@ -237,7 +259,7 @@ func (m *Message) checkHeader(version byte) *Error {
 }
 
 // object takes one object up.
-func (m *Message) object(head uint16, v []byte, seen *[objects]bool) (e *Error) {
+func (m *Message) object(head uint16, v []byte, seen *[objects]bool, may objectList) (e *Error) {
 	kind := head & 0xfff
 	switch {
 	case head>>14 == 3:
@@ -251,7 +273,7 @@ func (m *Message) object(head uint16, v []byte, seen *[objects]bool) (e *Error) 
 		return nil
 	case seen[kind]:
 		return protocolError(codeObjectType, 0)
-	case !slices.Contains(objectsOf[m.Type].needed, kind) && !slices.Contains(objectsOf[m.Type].allowed, kind):
+	case !slices.Contains(may.needed, kind) && !slices.Contains(may.allowed, kind):
 		return protocolError(codeObjectType, 3)
 	}
 	seen[kind] = true
@@ -268,8 +290,19 @@ func (m *Message) object(head uint16, v []byte, seen *[objects]bool) (e *Error) 
 		m.NLI, e = parseNLI(v)
 	case objError:
 		m.Error, e = parseError(v)
-	default:
-		*m.raw(kind) = v
+	case objStackProposal:
+		_, e = checkProposal(v)
+	case objStackConfig:
+		_, e = checkConfig(v)
+	case objHelloID:
+		if len(v) != 4 {
+			e = protocolError(codeObjectValue, 0)
+		} else if m.Reply && binary.BigEndian.Uint32(v) == 0 {
+			e = protocolError(codeObjectValue, 1)
+		}
+	}
+	if raw := m.raw(kind); raw != nil {
+		*raw = v
 	}
 	return e
 }
@@ -289,13 +322,17 @@ func (m *Message) raw(kind uint16) *[]byte {
 		return &m.NAT
 	case objHelloID:
 		return &m.HelloID
+	case objPayload:
+		return &m.Payload
 	}
-	return &m.Payload
+	return nil
 }
 
-// objectsOf are the objects that messages of each type must have, and those that they may
-// (§5.1), in datagram mode.
-var objectsOf = [Hello + 1]struct{ needed, allowed []uint16 }{
+// objectList are the objects that a message must have, and those that it may.
+type objectList struct{ needed, allowed []uint16 }
+
+// objectsOf are those of messages of each type (§5.1), in datagram mode.
+var objectsOf = [Hello + 1]objectList{
 	Query: {[]uint16{objMRI, objSession, objNLI, objQueryCookie}, []uint16{objNAT, objStackProposal, objStackConfig, objPayload}},
 	Response: {[]uint16{objMRI, objSession, objNLI, objQueryCookie},
 		[]uint16{objNAT, objResponderCookie, objStackProposal, objStackConfig, objPayload}},
@@ -305,15 +342,11 @@ var objectsOf = [Hello + 1]struct{ needed, allowed []uint16 }{
 	Hello:        {[]uint16{objHelloID}, nil},
 }
 
-// checkObjects says whether the message has what its type needs (§5.1), in datagram mode.
-func (m *Message) checkObjects() *Error {
-	if m.Type == Hello {
-		return protocolError(codeEncapsulation, 0)
-	}
+// checkObjects says whether the message has what its type needs (§5.1).
+func (m *Message) checkObjects(needed []uint16) *Error {
 	if m.Type == Response && m.ResponderCookie != nil && !m.Reply {
 		return protocolError(codeHeader, 2)
 	}
-	needed := objectsOf[m.Type].needed
 	if m.Type != Confirm && (m.StackProposal != nil) != (m.StackConfig != nil) {
 		needed = append(slices.Clone(needed), objStackProposal, objStackConfig)
 	}

@@ -1,6 +1,7 @@
 package gist
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
@@ -12,8 +13,12 @@ import (
 
 // Receive takes a datagram in. What is not GIST's, or not for this node, gives nothing.
 func (e *Endpoint) Receive(now time.Time, p Packet) []Output {
-	m, err := Parse(p.Payload)
-	if errors.Is(err, ErrNoGIST) || m.NSLPID != NSLPID && m.Type != ErrorMessage {
+	read := Parse
+	if p.Stream {
+		read = ParseStream
+	}
+	m, err := read(p.Payload)
+	if errors.Is(err, ErrNoGIST) || m.NSLPID != NSLPID && m.Type != ErrorMessage && m.Type != Hello {
 		return nil
 	}
 	if err != nil {
@@ -23,13 +28,19 @@ func (e *Endpoint) Receive(now time.Time, p Packet) []Output {
 		}
 		return nil
 	}
-	if m.Type == ErrorMessage {
-		return e.told(now, m)
+	switch m.Type {
+	case ErrorMessage:
+		return e.told(now, p, m)
+	case Hello:
+		if !m.Reply {
+			return nil
+		}
+		return e.back(p, &Message{Hops: 1, Type: Hello, HelloID: m.HelloID})
 	}
 	if why := e.check(m, p); why != nil {
 		return e.about(p, m, why)
 	}
-	if m.NLI.Peer == e.config.Peer {
+	if m.NLI != nil && m.NLI.Peer == e.config.Peer {
 		return nil // its own, come round
 	}
 	k := Key{Flow: m.MRI.Flow(), Session: *m.Session}
@@ -55,7 +66,7 @@ func (e *Endpoint) check(m *Message, p Packet) *Error {
 		return &Error{Class: PermanentFailure, Code: codeMRI, Subcode: 1}
 	case int(m.MRI.DestinationBits) != m.MRI.Destination.BitLen():
 		return &Error{Class: PermanentFailure, Code: codeMRI, Subcode: 0} // more than one path
-	case m.Source && m.NLI.Address != p.From.Addr():
+	case m.Source && !p.Stream && m.NLI.Address != p.From.Addr():
 		return protocolError(codeObjectType, 4).with(infoType, words(objNLI)) // a NAT without knowledge of GIST
 	}
 	return nil
@@ -63,7 +74,11 @@ func (e *Endpoint) check(m *Message, p Packet) *Error {
 
 // about refuses a message that could be read.
 func (e *Endpoint) about(p Packet, m *Message, why *Error) []Output {
-	copy(why.Header[:], p.Payload[4:])
+	if p.Stream {
+		copy(why.Header[:], p.Payload)
+	} else {
+		copy(why.Header[:], p.Payload[4:])
+	}
 	why.Session, why.MRI = m.Session, m.MRI
 	if why.Code == codeMRI {
 		why.withObject(4, appendObject(nil, objMRI, m.MRI.append(nil)))
@@ -77,10 +92,19 @@ func (e *Endpoint) refuse(p Packet, about *Message, why *Error) []Output {
 		return nil
 	}
 	why.QMode = about.QMode
+	if p.Stream {
+		return e.back(p, &Message{Hops: DefaultHops, Type: ErrorMessage, Error: why})
+	}
 	return e.bounded(p, about, &Message{
 		Hops: DefaultHops, Type: ErrorMessage, Source: true, Error: why, // of no NSLP (§5.6)
 		NLI: &NLI{Peer: e.config.Peer, TTL: 64, Valid: validity, Address: p.From.Addr()}, // send says which
 	})
+}
+
+// back sends a message back by the connection by which another came.
+func (e *Endpoint) back(p Packet, m *Message) []Output {
+	m.Source = true
+	return e.reach(Peer{Address: p.From, Stream: true}, m)
 }
 
 // sender is whom an answer to a message is for (§5.6): who says in it that he sent it, at
@@ -137,6 +161,10 @@ func (e *Endpoint) query(now time.Time, p Packet, m *Message, k Key) []Output {
 	to, _ := sender(p, m)
 	a := e.message(Response, k, true, DefaultHops, nil)
 	a.Reply, a.QueryCookie = true, m.QueryCookie
+	if tcp, _ := checkProposal(m.StackProposal); tcp && e.config.TCPPort != 0 {
+		a.StackProposal, a.StackConfig = stackProposal, stackConfig(1, e.config.TCPPort)
+		to = netip.AddrPortFrom(to.Addr(), 0) // a connection comes from another port
+	}
 	a.ResponderCookie = e.cookie(k, m.NLI.Peer, to, slot(now))
 	return e.bounded(p, m, a)
 }
@@ -167,30 +195,51 @@ func (e *Endpoint) response(now time.Time, p Packet, m *Message, k Key) (out []O
 		return nil
 	}
 	asked := d.asked[at].at
-	peer := Peer{Identity: m.NLI.Peer, Address: p.From, RTT: now.Sub(asked)}
+	peer := Peer{Identity: m.NLI.Peer, Address: p.From, RTT: now.Sub(asked), Stream: p.Stream}
+	// A node connects to no address but that of the answer, and never to itself.
+	if a, port := m.NLI.Address, m.tcpPort(); d.stream && port != 0 && a == p.From.Addr() && !p.Stream && e.config.Source(a) != a {
+		peer.Address, peer.Stream = netip.AddrPortFrom(m.NLI.Address, port), true
+	}
 	if d.phase == known && asked.Before(d.found) && d.peer.Identity != peer.Identity {
 		return nil // the route has changed since
 	}
 	d.asked[at].cookie = nil // it is answered once
-	if d.peer.Identity != "" && d.peer.Identity != peer.Identity {
-		out = append(out, Output{Changed: &k})
+	if d.peer.Identity != peer.Identity {
+		d.before = netip.AddrPort{}
+		if d.peer.Identity != "" {
+			out = append(out, Output{Changed: &k})
+		}
+	}
+	if !peer.Stream {
+		d.before = p.From
 	}
 	d.phase, d.peer, d.found = known, peer, asked
 	d.until, d.fresh = now.Add(min(m.NLI.Valid, validity)), now.Add(fresh)
 	queue := d.queue
 	d.queue = nil
+	if !peer.Stream && d.stream {
+		d.stream = false
+		out = append(out, noStream(k, "the next node takes no connections (RFC 5971, Forwards-TCP)"))
+		queue = slices.DeleteFunc(queue, func(b []byte) bool { return e.message(Data, k, false, d.hops, b).length() > MaxMessage })
+	}
 	if m.Reply {
 		c := e.message(Confirm, k, false, d.hops, nil)
 		c.ResponderCookie = m.ResponderCookie
+		if peer.Stream && !p.Stream {
+			c.StackProposal, c.StackConfig = m.StackProposal, stackConfig(0, 0)
+		}
 		if len(queue) > 0 {
 			c.Payload = queue[0]
-			if c.length() <= MaxMessage {
+			if peer.Stream || c.length() <= MaxMessage {
 				queue = queue[1:]
 			} else {
 				c.Payload = nil
 			}
 		}
-		out = append(out, e.send(p.From, c)...)
+		for _, o := range e.reach(peer, c) {
+			o.Send.From, o.Send.Dial = e.config.Source(o.Send.To.Addr()), o.Send.Stream
+			out = append(out, o)
+		}
 	}
 	for _, payload := range queue {
 		out = append(out, e.data(k, r, payload)...)
@@ -203,23 +252,58 @@ func (e *Endpoint) confirm(now time.Time, p Packet, m *Message, k Key) []Output 
 	if e.config.Initiates {
 		return nil
 	}
-	ok := false
-	for _, s := range []int64{slot(now), slot(now) - 1} {
-		ok = ok || hmac.Equal(m.ResponderCookie, e.cookie(k, m.NLI.Peer, p.From, s))
+	proved, ok := p.From.Addr(), false
+	if p.Stream {
+		proved = m.NLI.Address // a connection may come from another one (§5.7.2)
 	}
-	if !ok {
+	places := []netip.AddrPort{netip.AddrPortFrom(proved, 0)}
+	if !p.Stream {
+		places = append(places, p.From)
+	}
+	for _, place := range places {
+		for _, s := range []int64{slot(now), slot(now) - 1} {
+			ok = ok || hmac.Equal(m.ResponderCookie, e.cookie(k, m.NLI.Peer, place, s))
+		}
+	}
+	if p.Stream {
+		if why := m.checkStack(); why != nil && ok {
+			return append(e.about(p, m, why), Output{End: &p.From})
+		}
+	}
+	switch {
+	case !ok && p.Stream:
+		return []Output{{End: &p.From}}
+	case !ok:
 		return nil // an Error would go to whom a forger names (§8.5)
 	}
 	r, err := e.route(k)
 	if err != nil {
 		return nil
 	}
-	r.up.peer = Peer{Identity: m.NLI.Peer, Address: p.From}
+	r.up.peer, r.up.proved = Peer{Identity: m.NLI.Peer, Address: p.From, Stream: p.Stream}, proved
 	r.up.until = now.Add(min(m.NLI.Valid, validity))
 	if m.Payload == nil {
 		return nil
 	}
-	return []Output{{Deliver: &Delivery{Key: k, Upstream: true, From: p.From.Addr(), Hops: m.Hops - 1, Payload: m.Payload}}}
+	return deliver(p, m, k, true, proved)
+}
+
+// checkStack: a Confirm in a connection has the proposal of the Response, and how long the
+// connection is to stay (§5.1).
+func (m *Message) checkStack() *Error {
+	switch {
+	case m.StackProposal == nil:
+		return protocolError(codeObjectType, 2).with(infoType, words(objStackProposal))
+	case m.StackConfig == nil:
+		return protocolError(codeObjectType, 2).with(infoType, words(objStackConfig))
+	case !bytes.Equal(m.StackProposal, stackProposal):
+		return protocolError(codeObjectValue, 5).withObject(4, appendObject(nil, objStackProposal, m.StackProposal))
+	}
+	return nil
+}
+
+func deliver(p Packet, m *Message, k Key, upstream bool, from netip.Addr) []Output {
+	return []Output{{Deliver: &Delivery{Key: k, Upstream: upstream, From: from, Hops: m.Hops - 1, Payload: m.Payload, Stream: p.Stream}}}
 }
 
 // received delivers what a known neighbour sends.
@@ -227,18 +311,18 @@ func (e *Endpoint) received(now time.Time, p Packet, m *Message, k Key) []Output
 	r := e.routes[k]
 	switch {
 	case r == nil:
-	case !m.MRI.Upstream && r.up.peer.Address == p.From && !now.After(r.up.until):
+	case !m.MRI.Upstream && r.up.peer.sent(p) && !now.After(r.up.until):
 		r.up.until = now.Add(validity)
-		return []Output{{Deliver: &Delivery{Key: k, Upstream: true, From: p.From.Addr(), Hops: m.Hops - 1, Payload: m.Payload}}}
-	case m.MRI.Upstream && r.down.phase == known && r.down.peer.Address == p.From:
-		return []Output{{Deliver: &Delivery{Key: k, From: p.From.Addr(), Hops: m.Hops - 1, Payload: m.Payload}}}
+		return deliver(p, m, k, true, r.up.proved)
+	case m.MRI.Upstream && r.believed() && (r.down.peer.sent(p) || !p.Stream && r.down.before == p.From):
+		return deliver(p, m, k, false, p.From.Addr())
 	}
 	return e.about(p, m, protocolError(codeNoState, 0))
 }
 
 // told takes an error up, from the next node of the session that it is about.
-func (e *Endpoint) told(now time.Time, m *Message) []Output {
-	if m.Error.Session == nil || m.Error.MRI == nil || m.NLI == nil {
+func (e *Endpoint) told(now time.Time, p Packet, m *Message) []Output {
+	if m.Error.Session == nil || m.Error.MRI == nil || m.NLI == nil && !p.Stream {
 		return nil
 	}
 	k := Key{Flow: m.Error.MRI.Flow(), Session: *m.Error.Session}
@@ -246,7 +330,8 @@ func (e *Endpoint) told(now time.Time, m *Message) []Output {
 	if r == nil {
 		return nil
 	}
-	if m.Error.Code == codeNoState && r.down.peer.Identity == m.NLI.Peer {
+	next := r.down.peer
+	if m.Error.Code == codeNoState && (m.NLI != nil && next.Identity == m.NLI.Peer || p.Stream && next.sent(p)) {
 		r.down.phase = idle // it has begun anew: what is sent next asks again
 		return nil
 	}

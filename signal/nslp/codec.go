@@ -9,15 +9,18 @@ import (
 
 const version = 1
 
-// MaxLength is the longest message in binary form, bytes: beside GIST's own objects it fits
-// into one datagram.
+// MaxLength is the longest message in binary form that goes by a datagram, bytes: it fits
+// there beside GIST's own objects.
 const MaxLength = 1060
 
 // tagModule is the module's name, which stands in the first line of the text form.
 const tagModule = 0
 
-// tagNonce is where the nonce is, in each version.
-const tagNonce = 16
+// tagNonce is where the nonce is, in each version, and tagAnswers how answers are to be signed.
+const (
+	tagNonce   = 16
+	tagAnswers = 22
+)
 
 // Append appends the binary form: version, type, two octets of zero, then fields of tag,
 // length and value, each padded to whole words.
@@ -61,24 +64,24 @@ func Parse(b []byte) (*Message, error) {
 	return m, m.check()
 }
 
-// nonceOf finds the nonce of a request whose form is not known: one of another version, or
+// fieldOf finds a field of a request whose form is not known: one of another version, or
 // with other fields.
-func nonceOf(b []byte) (n Nonce, ok bool) {
+func fieldOf(b []byte, want uint16) []byte {
 	if len(b) < 4 || Type(b[1]) == Response {
-		return n, false
+		return nil
 	}
 	for b = b[4:]; len(b) >= 4; {
 		tag, size := binary.BigEndian.Uint16(b), int(binary.BigEndian.Uint16(b[2:]))
 		padded := 4 + (size+3)&^3
 		switch {
 		case len(b) < padded:
-			return n, false
-		case tag == tagNonce && size == len(n):
-			return Nonce(b[4 : 4+size]), true
+			return nil
+		case tag == want:
+			return b[4 : 4+size]
 		}
 		b = b[padded:]
 	}
-	return n, false
+	return nil
 }
 
 // parseFields reads fields, which stand in the order of their tags.
@@ -123,6 +126,8 @@ func (m *Message) check() error {
 		return fmt.Errorf("%s names no module", m.Type)
 	case m.Type == Trigger != (len(m.Wrapped) > 0):
 		return errors.New("a TRIGGER wraps a request, and nothing else does")
+	case m.Answers != "" && m.Answers != AnswersSigned:
+		return fmt.Errorf("answers cannot be signed by %q: write %s", m.Answers, AnswersSigned)
 	case m.Type == Setup && m.TTL == 0:
 		return errors.New("SETUP has no ttl: say how many seconds the module is to stay")
 	}

@@ -16,7 +16,7 @@ func far(t *testing.T, nodes int, trip time.Duration) *simulation {
 	s.nodes, s.routes[0] = map[netip.Addr]*simulated{}, nil
 	for i := range nodes {
 		a := netip.AddrFrom4([4]byte{10, 20, 0, byte(1 + i)})
-		s.nodes[a] = &simulated{s: s, address: a}
+		s.nodes[a] = &simulated{s: s, address: a, port: gist.Port}
 		s.nodes[a].boot()
 		s.routes[0] = append(s.routes[0], a)
 	}

@@ -56,6 +56,7 @@ func (m *Message) fields() []field {
 		{19, "signature", raw{&m.Signature}},
 		{20, "flow", flow{&m.Flow}},
 		{21, "serve", served{&m.Serve}},
+		{tagAnswers, "answers", str{&m.Answers}},
 	}
 }
 
@@ -75,6 +76,9 @@ func (e *Entry) fields() []field {
 		{9, "policy", list{&e.Policy}},
 		{10, "back", entries{&e.Back}},
 		{11, "servers", list{&e.Servers}},
+		{12, "key", raw{&e.Key}},
+		{13, "signature", raw{&e.Signature}},
+		{14, "digest", raw{&e.Digest}},
 	}
 }
 

@@ -88,6 +88,8 @@ type Message struct {
 	Signature []byte
 	// Flow is along which way the request goes: it is signed for this one alone.
 	Flow Flow
+	// Answers is how nodes are to sign what they answer: AnswersSigned, or not.
+	Answers string
 
 	// Status is why a request failed as a whole; of responses.
 	Status string
@@ -114,6 +116,11 @@ type Entry struct {
 	Servers []string `json:"servers,omitempty"`
 	// Back are the entries of a TRIGGER's request, from this node back to the requester.
 	Back []Entry `json:"back,omitempty"`
+	// Key is the node's, Ed25519. Signature is its own, over the request and what it says of it.
+	Key       []byte `json:"key,omitempty"`
+	Signature []byte `json:"signature,omitempty"`
+	// Digest stands for words, modules, blocks and policy where they are left out.
+	Digest []byte `json:"digest,omitempty"`
 }
 
 // States of entries.
@@ -125,6 +132,7 @@ const (
 	DryRun    = "dry-run" // policy would allow it
 	Present   = "present" // PROBE: some module of the publisher runs
 	Absent    = "absent"
+	Unproved  = "unproved" // set by the requester: the answer is not signed as it must be
 )
 
 // BlockHTTP is the building block by which modules answer HTTP.
@@ -146,9 +154,10 @@ func (m *Message) selects() bool {
 const signedContext = "onpath NETSERV/0.1 request\x00"
 const moduleContext = "onpath NETSERV/0.1 module\x00"
 
-// Sign fills in who asks, when, and the signature over all of it.
+// Sign fills in who asks, when, that answers are to be signed, and the signature over all of it.
 func (m *Message) Sign(key ed25519.PrivateKey, now time.Time, nonce Nonce) {
 	m.Key, m.Time, m.Nonce, m.Signature = key.Public().(ed25519.PublicKey), now.UTC().Truncate(time.Millisecond), nonce, nil
+	m.Answers = AnswersSigned
 	if len(m.Hash) > 0 {
 		m.ModuleSignature = ed25519.Sign(key, append([]byte(moduleContext), m.Hash...))
 	}

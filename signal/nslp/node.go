@@ -1,9 +1,10 @@
 package nslp
 
 import (
+	"crypto/ed25519"
 	"fmt"
 	"io"
-	"strings"
+	"net/netip"
 	"time"
 
 	"github.com/onpath/onpath/signal/gist"
@@ -31,6 +32,8 @@ const NoAnswer = "no answer from behind "
 // Output is one thing to do: one field is set.
 type Output struct {
 	Send *gist.Datagram
+	// End is whose connection is to be closed.
+	End *netip.AddrPort
 	// Ask: decide on a request, and tell the Node by Answer.
 	Ask *Ask
 }
@@ -45,15 +48,21 @@ type Ask struct {
 
 // Node is what an onpath node does with signalling messages.
 type Node struct {
-	name     string
-	gist     *gist.Endpoint
-	random   io.Reader
-	known    func(key []byte) bool // is it a tenant's?
+	Config
 	began    time.Time
 	sessions map[gist.Key]*session
 	nonces   map[Nonce]seen
 	// strangers is how many of nonces are of keys that are not known.
 	strangers int
+}
+
+// Config is what a Node needs.
+type Config struct {
+	Name   string
+	GIST   *gist.Endpoint
+	Random io.Reader
+	Known  func(key []byte) bool // is it a tenant's?
+	Key    ed25519.PrivateKey    // signs what the node answers
 }
 
 type seen struct {
@@ -72,35 +81,39 @@ type session struct {
 	stranger bool
 	entry    *Entry   // this node's; nil: not decided
 	behind   *Message // what came back, or would if there were a node
-	answer   []byte   // sent
+	answer   *Message // sent
+	// stream: the request was sent by a connection, too, as the answer was too long.
+	stream bool
 	// A TRIGGER's last node begins a session of its own for what is in it, and that one knows
 	// of which.
 	back *gist.Key // the session back
 	of   *gist.Key // the session with the TRIGGER
 }
 
-// NewNode makes a node's side, which has a name and GIST, and is told which keys are
-// tenants'. It begins now: what is older it may have done before, and does not take.
-func NewNode(now time.Time, name string, g *gist.Endpoint, random io.Reader, known func(key []byte) bool) *Node {
-	return &Node{
-		name: name, gist: g, random: random, known: known, began: now.Truncate(time.Millisecond),
-		sessions: map[gist.Key]*session{}, nonces: map[Nonce]seen{},
-	}
+// NewNode makes a node's side. It begins now: what is older it may have done before, and does
+// not take.
+func NewNode(now time.Time, c Config) *Node {
+	return &Node{Config: c, began: now.Truncate(time.Millisecond), sessions: map[gist.Key]*session{}, nonces: map[Nonce]seen{}}
 }
 
 // Receive takes a datagram in.
 func (n *Node) Receive(now time.Time, p gist.Packet) []Output {
-	return n.follow(now, n.gist.Receive(now, p))
+	return n.follow(now, n.GIST.Receive(now, p))
 }
 
 // Unreachable is told of an ICMP port unreachable (gist.Endpoint.Unreachable).
 func (n *Node) Unreachable(now time.Time, d gist.Packet) []Output {
-	return n.follow(now, n.gist.Unreachable(now, d.To, d.Payload))
+	return n.follow(now, n.GIST.Unreachable(now, d.To, d.Payload))
+}
+
+// Ended is told of the end of a connection (gist.Endpoint.Ended).
+func (n *Node) Ended(now time.Time, remote netip.AddrPort, failed bool) []Output {
+	return n.follow(now, n.GIST.Ended(remote, failed))
 }
 
 // Due is when Tick has something to do; zero: not before something comes.
 func (n *Node) Due() time.Time {
-	at := n.gist.Due()
+	at := n.GIST.Due()
 	for _, s := range n.sessions {
 		if at.IsZero() || s.until.Before(at) {
 			at = s.until
@@ -111,7 +124,7 @@ func (n *Node) Due() time.Time {
 
 // Tick does what is due at now.
 func (n *Node) Tick(now time.Time) []Output {
-	out := n.follow(now, n.gist.Tick(now))
+	out := n.follow(now, n.GIST.Tick(now))
 	for _, k := range gist.Sorted(n.sessions) {
 		s := n.sessions[k]
 		switch {
@@ -120,7 +133,7 @@ func (n *Node) Tick(now time.Time) []Output {
 			delete(n.sessions, k)
 		default:
 			if s.behind == nil {
-				s.behind = &Message{Type: Response, Nonce: s.request.Nonce, Status: NoAnswer + n.name}
+				s.behind = &Message{Type: Response, Nonce: s.request.Nonce, Status: NoAnswer + n.Name}
 			}
 			if s.entry == nil {
 				s.entry = &Entry{State: Refused, Reason: "Undecided", Words: "the node had not decided in time: a PROBE tells what it did"}
@@ -144,6 +157,8 @@ func (n *Node) follow(now time.Time, in []gist.Output) (out []Output) {
 		switch {
 		case o.Send != nil:
 			out = append(out, Output{Send: o.Send})
+		case o.End != nil:
+			out = append(out, Output{End: o.End})
 		case o.Deliver != nil && o.Deliver.Upstream:
 			out = append(out, n.request(now, o.Deliver)...)
 		case o.Deliver != nil:
@@ -174,7 +189,7 @@ func (n *Node) request(now time.Time, d *gist.Delivery) []Output {
 		r = n.trust(now, m, d.Key.Flow)
 	}
 	if r != nil {
-		return append(n.refuse(now, d.Key, m.Nonce, r), Output{Ask: &Ask{Message: m, Refused: r}}) // for the event
+		return append(n.refuse(now, d, m.Nonce, r), Output{Ask: &Ask{Message: m, Refused: r}}) // for the event
 	}
 	s := &session{request: m, payload: d.Payload, hops: d.Hops, until: now.Add(patience(d.Hops)), stranger: n.nonces[m.Nonce].stranger}
 	n.sessions[d.Key] = s
@@ -189,18 +204,21 @@ func (n *Node) request(now time.Time, d *gist.Delivery) []Output {
 }
 
 // refuse answers a request of which nothing is kept.
-func (n *Node) refuse(now time.Time, k gist.Key, x Nonce, r *Refusal) []Output {
-	return n.up(now, k, &Message{Type: Response, Nonce: x, Status: r.Reason, Stack: []Entry{
-		{Node: n.name, State: Refused, Reason: r.Reason, Words: r.Words}}})
+func (n *Node) refuse(now time.Time, d *gist.Delivery, x Nonce, r *Refusal) []Output {
+	e := Entry{Node: n.Name, State: Refused, Reason: r.Reason, Words: r.Words}
+	if string(fieldOf(d.Payload, tagAnswers)) == AnswersSigned {
+		e.sign(n.Key, d.Payload)
+	}
+	return n.up(now, d.Key, &Message{Type: Response, Nonce: x, Status: r.Reason, Stack: []Entry{e}})
 }
 
 // unknown answers a request that cannot be read, as one of a later version.
 func (n *Node) unknown(now time.Time, d *gist.Delivery, err error) []Output {
-	x, ok := nonceOf(d.Payload)
-	if !ok {
+	x := fieldOf(d.Payload, tagNonce)
+	if len(x) != len(Nonce{}) {
 		return nil
 	}
-	return n.refuse(now, d.Key, x, &Refusal{"UnknownFormat", fmt.Sprintf("this node cannot read the request: %v", err)})
+	return n.refuse(now, d, Nonce(x), &Refusal{"UnknownFormat", fmt.Sprintf("this node cannot read the request: %v", err)})
 }
 
 // along says whether a request that has passed no node comes from where its flow begins.
@@ -239,7 +257,7 @@ func (n *Node) trust(now time.Time, m *Message, flow gist.MRI) *Refusal {
 	if _, ok := n.nonces[m.Nonce]; ok {
 		return &Refusal{"Replayed", "the request has come before"}
 	}
-	stranger := !n.known(m.Key)
+	stranger := !n.Known(m.Key)
 	if r := n.room(stranger); r != nil {
 		return r
 	}
@@ -276,11 +294,7 @@ func (n *Node) room(stranger bool) *Refusal {
 func (n *Node) repeat(now time.Time, k gist.Key, s *session) []Output {
 	switch {
 	case s.answer != nil:
-		g, err := n.gist.Up(now, k, s.answer)
-		if err != nil {
-			return nil
-		}
-		return n.follow(now, g)
+		return n.send(now, k, s.answer)
 	case s.behind == nil:
 		return n.down(now, k, s)
 	case s.back != nil:
@@ -293,7 +307,7 @@ func (n *Node) repeat(now time.Time, k gist.Key, s *session) []Output {
 
 // down sends the request on.
 func (n *Node) down(now time.Time, k gist.Key, s *session) []Output {
-	g, err := n.gist.Down(now, k, s.hops, s.payload)
+	g, err := n.GIST.Down(now, k, s.hops, s.payload)
 	if err != nil {
 		return n.last(now, k, err.Error())
 	}
@@ -328,7 +342,7 @@ func (n *Node) turn(now time.Time, k gist.Key, s *session) []Output {
 		}
 	}
 	back := gist.Key{Flow: flow}
-	if _, rerr := io.ReadFull(n.random, back.Session[:]); err != nil || rerr != nil {
+	if _, rerr := io.ReadFull(n.Random, back.Session[:]); err != nil || rerr != nil {
 		return n.conclude(now, k, s)
 	}
 	b := &session{
@@ -345,32 +359,34 @@ func (n *Node) response(now time.Time, d *gist.Delivery) []Output {
 		return nil
 	}
 	m, err := Parse(d.Payload)
-	if err != nil || m.Type != Response || m.Nonce != s.request.Nonce || !s.wants(m) {
+	if err != nil || m.Type != Response || m.Nonce != s.request.Nonce {
 		return nil
+	}
+	if peer, ok := n.GIST.Next(d.Key); ok && len(m.Stack) > 0 {
+		m.Stack[0].RTT, m.Stack[0].Address = peer.RTT, peer.Address.Addr()
+	}
+	var out []Output
+	if m.shortened() && !d.Stream && !s.stream {
+		s.stream = true
+		if g, err := n.GIST.DownStream(now, d.Key, s.hops, s.payload); err == nil {
+			out = n.follow(now, g)
+		}
+	}
+	if !s.wants(m) {
+		return out
 	}
 	s.answer = nil // if there was one, this one has more
 	s.behind = m
-	if peer, ok := n.gist.Next(d.Key); ok && len(m.Stack) > 0 {
-		m.Stack[0].RTT, m.Stack[0].Address = peer.RTT, peer.Address.Addr()
-	}
 	if s.of != nil {
-		return n.returned(now, s)
+		return append(out, n.returned(now, s)...)
 	}
-	return n.conclude(now, d.Key, s)
+	return append(out, n.conclude(now, d.Key, s)...)
 }
 
-// wants reports whether a response says more than what came before. Each has more entries, so
-// that they come to an end.
+// wants reports whether a response says more than what came before, so that there is an end
+// of them.
 func (s *session) wants(m *Message) bool {
-	return s.behind == nil || strings.HasPrefix(s.behind.Status, NoAnswer) && count(m.Stack) > count(s.behind.Stack)
-}
-
-// count is how many entries a stack has, with those of the way back.
-func count(stack []Entry) (n int) {
-	for i := range stack {
-		n += 1 + count(stack[i].Back)
-	}
-	return n
+	return s.behind == nil || s.behind.partial() && m.more(s.behind)
 }
 
 // returned hands a session back's answer to the TRIGGER's.
@@ -413,47 +429,33 @@ func (n *Node) conclude(now time.Time, k gist.Key, s *session) []Output {
 		case now.Before(s.until):
 			return nil
 		default:
-			status = NoAnswer + n.name
+			status = NoAnswer + n.Name
 		}
 	}
-	e.Node = n.name
+	e.Node = n.Name
+	if s.request.Answers != "" {
+		e.sign(n.Key, s.payload)
+	}
 	return n.up(now, k, &Message{Type: Response, Nonce: s.request.Nonce, Status: status, Stack: append([]Entry{e}, s.behind.Stack...)})
 }
 
-// up sends a response to the node before.
+// up answers the node before.
 func (n *Node) up(now time.Time, k gist.Key, m *Message) []Output {
-	b := fit(m)
 	if s := n.sessions[k]; s != nil && s.request.Nonce == m.Nonce {
-		s.answer, s.until = b, now.Add(memory)
+		s.answer, s.until = m, now.Add(memory)
 	}
-	g, err := n.gist.Up(now, k, b)
+	return n.send(now, k, m)
+}
+
+// send sends an answer, as much of it as the way to the node before takes.
+func (n *Node) send(now time.Time, k gist.Key, m *Message) []Output {
+	most := MaxLength
+	if n.GIST.UpStream(k) {
+		most = gist.MaxStream
+	}
+	g, err := n.GIST.Up(now, k, fit(m, most))
 	if err != nil {
 		return nil
 	}
 	return n.follow(now, g)
-}
-
-// fit is a response in binary form, without what is not needed where it would be too long.
-func fit(m *Message) []byte {
-	shorten := []func(*Entry){
-		func(*Entry) {}, func(e *Entry) { e.Words = "" },
-		func(e *Entry) { e.Blocks, e.Policy = nil, nil }, func(e *Entry) { e.Modules = nil },
-	}
-	b := []byte(nil)
-	for _, f := range shorten {
-		for i := range m.Stack {
-			f(&m.Stack[i])
-			for j := range m.Stack[i].Back {
-				f(&m.Stack[i].Back[j])
-			}
-		}
-		if b = m.Append(nil); len(b) <= MaxLength {
-			return b
-		}
-	}
-	for len(b) > MaxLength && len(m.Stack) > 1 {
-		m.Stack, m.Status = m.Stack[:len(m.Stack)-1], "the stack is cut: it does not fit into one datagram"
-		b = m.Append(nil)
-	}
-	return b
 }

@@ -3,7 +3,7 @@ package nslp
 import (
 	"errors"
 	"fmt"
-	"strings"
+	"net/netip"
 	"time"
 
 	"github.com/onpath/onpath/signal/gist"
@@ -21,6 +21,8 @@ type Requester struct {
 	// part is a response after which another may come, that has more; until enough it is waited for.
 	part   *Message
 	enough time.Time
+	// stream: the request was sent by a connection, too, as the answer was too long.
+	stream bool
 
 	// Response is the answer, Err why there is none; until one is set it is not over.
 	Response *Message
@@ -43,9 +45,9 @@ const (
 // NewRequester begins to send a signed request along a flow.
 func NewRequester(now time.Time, g *gist.Endpoint, k gist.Key, m *Message, timeout time.Duration) (*Requester, []gist.Datagram, error) {
 	r := &Requester{gist: g, key: k, payload: m.Append(nil), nonce: m.Nonce, until: now.Add(timeout), wait: again}
-	if len(r.payload) > MaxLength {
-		return nil, nil, fmt.Errorf("the request has %d bytes; at most %d fit into one datagram: shorten its properties",
-			len(r.payload), MaxLength)
+	if len(r.payload) > gist.MaxStream {
+		return nil, nil, fmt.Errorf("the request has %d bytes; at most %d fit into one message: shorten its properties",
+			len(r.payload), gist.MaxStream)
 	}
 	return r, r.send(now), r.Err
 }
@@ -67,6 +69,16 @@ func (r *Requester) Receive(now time.Time, p gist.Packet) []gist.Datagram {
 // Unreachable is told of an ICMP port unreachable.
 func (r *Requester) Unreachable(now time.Time, p gist.Packet) []gist.Datagram {
 	return r.follow(now, r.gist.Unreachable(now, p.To, p.Payload))
+}
+
+// Ended is told of the end of a connection (gist.Endpoint.Ended).
+func (r *Requester) Ended(now time.Time, remote netip.AddrPort, failed bool) []gist.Datagram {
+	return r.follow(now, r.gist.Ended(remote, failed))
+}
+
+// Prove looks at who signed each entry of the response (Message.Prove).
+func (r *Requester) Prove(known func(node string) [][]byte, learn func(node string, key []byte)) {
+	r.Response.Prove(r.payload, known, learn)
 }
 
 // Due is when Tick has something to do.
@@ -109,29 +121,48 @@ func (r *Requester) follow(now time.Time, in []gist.Output) (out []gist.Datagram
 		case o.Send != nil:
 			out = append(out, *o.Send)
 		case o.Last != nil && *o.Last == r.key:
-			r.Err = ErrNobody
+			r.fail(now, ErrNobody)
 		case o.Failed != nil && o.Failed.Key == r.key:
-			r.Err = o.Failed.Error
+			r.fail(now, o.Failed.Error)
 		case o.Deliver != nil && !o.Deliver.Upstream && o.Deliver.Key == r.key:
-			r.take(now, o.Deliver)
+			out = append(out, r.take(now, o.Deliver)...)
 		}
 	}
 	return out
 }
 
-func (r *Requester) take(now time.Time, d *gist.Delivery) {
+// fail ends it, with what there is.
+func (r *Requester) fail(now time.Time, err error) {
+	switch {
+	case r.part == nil:
+		r.Err = err
+	case !r.part.unanswered(): // more would have come by the connection alone
+		r.enough = now
+	}
+}
+
+func (r *Requester) take(now time.Time, d *gist.Delivery) (out []gist.Datagram) {
 	m, err := Parse(d.Payload)
 	if err != nil || m.Type != Response || m.Nonce != r.nonce {
-		return
+		return nil
 	}
 	peer, ok := r.gist.Next(r.key)
 	if ok && len(m.Stack) > 0 {
 		m.Stack[0].RTT, m.Stack[0].Address = peer.RTT, peer.Address.Addr()
 	}
 	switch {
-	case !strings.HasPrefix(m.Status, NoAnswer):
+	case !m.partial():
 		r.Response = m
-	case r.part == nil || count(m.Stack) > count(r.part.Stack):
+		return nil
+	case r.part == nil || m.more(r.part):
 		r.part, r.enough = m, now.Add(max(more, moreTrips*peer.RTT))
 	}
+	if m.shortened() && !d.Stream && !r.stream {
+		r.stream, r.enough = true, now.Add(max(more, moreTrips*peer.RTT))
+		g, err := r.gist.DownStream(now, r.key, gist.DefaultHops, r.payload)
+		if err == nil {
+			out = r.follow(now, g)
+		}
+	}
+	return out
 }

@@ -17,7 +17,8 @@ import (
 )
 
 // TestInstalled: modules come to both nodes on the way, see the packets that they are for,
-// and go, for both IP versions; trace tells of them.
+// and go, for both IP versions; trace tells of them. A request that no datagram holds goes by
+// connections, and each answer is signed by the node's key.
 func TestInstalled(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -35,9 +36,14 @@ func TestInstalled(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		w.ask(ctx, e, w.setup(e, "m"), "gw1 prolonged, gw2 prolonged")
+		long := w.setup(e, "m")
+		long.Properties = append(long.Properties, "note="+strings.Repeat("long ", 1000))
+		w.ask(ctx, e, long, "gw1 prolonged, gw2 prolonged")
 		w.traced(ctx, e)
 		w.ask(ctx, e, &nslp.Message{Type: nslp.Remove, Module: "m"}, "gw1 removed, gw2 removed")
+	}
+	if fresh, err := w.known.Save(); err != nil || len(fresh) != 2 {
+		t.Errorf("keys of nodes: %q, %v", fresh, err)
 	}
 }
 

@@ -55,6 +55,7 @@ type world struct {
 	forging []byte        // sends in others' names
 	over    chan struct{} // ends what is slow
 	counted atomic.Int64  // datagrams of NetMonitor's
+	known   *signalling.Nodes
 }
 
 // uplinks are those of the nodes of a network in testdata.
@@ -81,6 +82,9 @@ func setUpIn(ctx context.Context, t *testing.T, network string, nodes uplinks) *
 	}
 	topology.Name = fmt.Sprintf("signalling-%d", os.Getpid())
 	w := &world{t: t, nodes: nodes, over: make(chan struct{})}
+	if w.known, err = signalling.OpenNodes(filepath.Join(t.TempDir(), "nodes")); err != nil {
+		t.Fatal(err)
+	}
 	if w.module, err = os.ReadFile("../../functions/netmonitor/netmonitor.wasm"); err != nil {
 		t.Fatal(err)
 	}
@@ -235,16 +239,13 @@ func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen
 
 // send sends a request toward a user, and gives the answers as NODE STATE REASON.
 func (w *world) send(ctx context.Context, e ends, m *nslp.Message, sign bool, key ed25519.PrivateKey) (said []string, err error) {
-	o := signalling.Options{Toward: e.user, Key: key, Timeout: 10 * time.Second}
+	o := signalling.Options{Toward: e.user, Key: key, Timeout: 10 * time.Second, NetNS: w.Lab.NetNS("publisher"), Nodes: w.known}
 	var r *nslp.Message
-	err = netnsrun.Do(w.Lab.NetNS("publisher"), func() (err error) {
-		if sign {
-			r, err = signalling.Request(ctx, m, o)
-		} else {
-			r, err = signalling.Send(ctx, m, o)
-		}
-		return err
-	})
+	if sign {
+		r, err = signalling.Request(ctx, m, o)
+	} else {
+		r, err = signalling.Send(ctx, m, o)
+	}
 	if err != nil {
 		return nil, err
 	}
