@@ -1,7 +1,11 @@
 package onpath
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // NodePlan is the whole desired state of one node: what to run and how to steer.
@@ -23,6 +27,77 @@ type NodePlan struct {
 	Measure *MeasurePlan `json:"measure,omitempty"`
 	// Leases is what the node may admit by itself; nil: nothing.
 	Leases *LeasePlan `json:"leases,omitempty"`
+	// Contents are what several files of a compact plan have, once, by its hash. These files name
+	// that in FromFile. Any other plan has none.
+	Contents map[string]string `json:"contents,omitempty"`
+}
+
+// compactFrom is how long a content is, in bytes, that a compact plan has only once.
+const compactFrom = 4 << 10
+
+// Compact is the plan with each long content that several of its files have only once, and how
+// many bytes it is shorter. It is p itself where that is none.
+func (p *NodePlan) Compact() (compact *NodePlan, saved int) {
+	names := map[string]string{} // of contents; "": one file has it
+	p.eachFile(func(_ *FunctionSpec, _ string, f File) {
+		if len(f.Content) < compactFrom {
+			return
+		}
+		name, again := names[f.Content]
+		if again {
+			saved += len(f.Content)
+		}
+		if again && name == "" {
+			sum := sha256.Sum256([]byte(f.Content))
+			name = "sha256:" + hex.EncodeToString(sum[:])
+		}
+		names[f.Content] = name
+	})
+	if saved == 0 {
+		return p, 0
+	}
+	c := *p
+	c.Instances, c.Prepare, c.Contents = slices.Clone(p.Instances), slices.Clone(p.Prepare), map[string]string{}
+	c.eachFile(func(s *FunctionSpec, file string, f File) {
+		if name := names[f.Content]; name != "" {
+			c.Contents[name] = f.Content
+			*s = s.With(nil, map[string]File{file: {FromFile: name, Mode: f.Mode}})
+		}
+	})
+	return &c, saved
+}
+
+// Expand gives the files of a compact plan their contents back.
+func (p *NodePlan) Expand() (err error) {
+	p.eachFile(func(s *FunctionSpec, file string, f File) {
+		if f.FromFile == "" {
+			return
+		}
+		content, known := p.Contents[f.FromFile]
+		if !known {
+			err = fmt.Errorf("the content %s of file %s is not in the plan", f.FromFile, file)
+		}
+		*s = s.With(nil, map[string]File{file: {Content: content, Mode: f.Mode}})
+	})
+	p.Contents = nil
+	return err
+}
+
+// eachFile goes through the files of all functions.
+func (p *NodePlan) eachFile(do func(s *FunctionSpec, file string, f File)) {
+	each := func(s *FunctionSpec) {
+		for _, b := range s.Brings().Files {
+			for file, f := range b.Files {
+				do(s, file, f)
+			}
+		}
+	}
+	for i := range p.Instances {
+		each(&p.Instances[i].Spec)
+	}
+	for i := range p.Prepare {
+		each(&p.Prepare[i])
+	}
 }
 
 // InstancePlan is one instance to run, with everything the node needs for it.

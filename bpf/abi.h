@@ -97,7 +97,8 @@ struct flow {
 
 /* In flow.kind, above the kind. */
 #define EDGE_HERE 0x10 /* with FLOW_AT_EDGE: out here, whatever edge the flow entered at */
-#define SYN_REPLIED  0x20 /* next is a vport out of which the other direction's SYN has come */
+#define SYN_CAME  0x10 /* adopted, at an instance: a SYN has come by the other direction's entry there */
+#define SYN_REPLIED  0x20 /* not adopted: next is a vport out of which the other direction's SYN has come */
 #define SYN_NOTED    0x20 /* adopted: a SYN has come by it */
 #define HANDSHAKE 0x40 /* TCP: the acknowledgement number is not one that came, but one that has to come */
 #define REPLIED   0x80 /* a packet of the other direction has gone to where this one's come from */
@@ -115,7 +116,7 @@ struct nat {
 	__be16 port;
 	__u8 in;       /* 1: rewrite the destination */
 	__u8 state;    /* NAT_…, of this half's packets */
-	__u32 seen;
+	__u32 seen;    /* as a flow's; with NAT_ACKED the high 8 bits of an acknowledgement number above it */
 };
 
 /* What was seen of a translation, each half for itself. */
@@ -124,6 +125,8 @@ struct nat {
 #define NAT_MORE  0x04 /* and another one */
 #define NAT_FIN   0x08
 #define NAT_RST   0x10
+#define NAT_ACKED 0x20 /* going out: TCP's last acknowledgement number, in seen and NAT_ACK */
+#define NAT_ACK   0xc0 /* its bits 23 and 22 */
 
 /* Seconds that a translation must have rested before another flow may have its port. */
 #define NAT_AFTER_RST 2

@@ -1,11 +1,16 @@
 package node
 
 import (
+	"bytes"
 	"errors"
+	"os"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node/base"
 	"github.com/onpath/onpath/node/leases"
 )
 
@@ -46,5 +51,35 @@ func TestPlans(t *testing.T) {
 	}
 	if p.lease(leases.List{}) || !p.lease(leases.List{Number: 2}) || p.lease(leases.List{Number: 1}) {
 		t.Error("older leases count")
+	}
+}
+
+// TestSavedPlan: a plan whose lists would be too much many times over is kept with each once; one
+// that an older version may have to read is kept whole. Both are the same when they are read.
+func TestSavedPlan(t *testing.T) {
+	for _, firewalls := range []int{2, 70} {
+		d := base.Dir(t.TempDir())
+		plan := func() *onpath.NodePlan {
+			p := &onpath.NodePlan{Node: "n1"}
+			for range firewalls {
+				files := map[string]onpath.File{"blocklist": {Content: strings.Repeat("192.0.2.1\n", 1<<20/10+1), Mode: 0o600}}
+				p.Instances = append(p.Instances, onpath.InstancePlan{Spec: onpath.FunctionSpec{EBPF: &onpath.EBPFSpec{Files: files}}})
+			}
+			return p
+		}
+		if err := savePlan(d, savedPlan{Wanted: plan(), InForce: plan()}); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(planFile(d))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if whole := !bytes.Contains(data, []byte("sha256:")); whole != (firewalls == 2) || len(data) > 5<<20 {
+			t.Errorf("the plan of %d firewalls is kept whole: %t, in %d bytes", firewalls, whole, len(data))
+		}
+		got, err := loadPlan(d)
+		if err != nil || !reflect.DeepEqual(got.Wanted, plan()) || !reflect.DeepEqual(got.InForce, plan()) {
+			t.Errorf("the plan of %d firewalls is another one when it is read: %v", firewalls, err)
+		}
 	}
 }

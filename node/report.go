@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -145,12 +146,13 @@ func (a *Agent) Hello() onpath.NodeHello {
 
 // clonePlan copies deeply, so that no one changes what another holds.
 func clonePlan(p *onpath.NodePlan) *onpath.NodePlan {
-	data, err := json.Marshal(p)
+	compact, _ := p.Compact()
+	data, err := json.Marshal(compact)
 	if err != nil {
 		panic("node: copy plan: " + err.Error()) // plans are plain data
 	}
 	var out onpath.NodePlan
-	if err := json.Unmarshal(data, &out); err != nil {
+	if err := errors.Join(json.Unmarshal(data, &out), out.Expand()); err != nil {
 		panic("node: copy plan: " + err.Error())
 	}
 	return &out

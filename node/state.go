@@ -51,6 +51,14 @@ func loadPlan(d base.Dir) (*savedPlan, error) {
 	if p.Wanted == nil {
 		return nil, fmt.Errorf("read the saved plan %s: it names no plan", planFile(d))
 	}
+	for _, plan := range []*onpath.NodePlan{p.Wanted, p.InForce} {
+		if plan == nil {
+			continue
+		}
+		if err := plan.Expand(); err != nil {
+			return nil, fmt.Errorf("read the saved plan %s: %w", planFile(d), err)
+		}
+	}
 	return &p, nil
 }
 
@@ -64,7 +72,19 @@ func PlannedUnderlay(dir string) netip.Addr {
 	return p.Wanted.Datapath.Underlay.Address
 }
 
+// compactAbove is how much shorter a compact plan must be, in bytes, for the file to have it so.
+// Older versions, to which a node may go back, do not read such, and take no plan so large.
+const compactAbove = 64 << 20
+
 func savePlan(d base.Dir, p savedPlan) error {
+	for _, plan := range []**onpath.NodePlan{&p.Wanted, &p.InForce} {
+		if *plan == nil {
+			continue
+		}
+		if compact, saved := (*plan).Compact(); saved > compactAbove {
+			*plan = compact
+		}
+	}
 	data, err := json.Marshal(p)
 	if err != nil {
 		return fmt.Errorf("save the plan: %w", err)

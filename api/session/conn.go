@@ -17,15 +17,16 @@ import (
 
 // conn is the server's end of one node's session.
 type conn struct {
-	hub   *Hub
-	mux   *yamux.Session
-	up    *yamux.Stream
-	down  *yamux.Stream
-	node  string
-	who   Peer
-	agent string        // tells its process from others; "": an older version
-	done  chan struct{} // closed after NodeGone
-	calls atomic.Uint64
+	hub     *Hub
+	mux     *yamux.Session
+	up      *yamux.Stream
+	down    *yamux.Stream
+	node    string
+	who     Peer
+	agent   string        // tells its process from others; "": an older version
+	expands bool          // it reads compact plans; older versions do not
+	done    chan struct{} // closed after NodeGone
+	calls   atomic.Uint64
 
 	clocks clocks // of listen alone
 
@@ -37,8 +38,8 @@ type conn struct {
 }
 
 func newConn(h *Hub, mux *yamux.Session, up, down *yamux.Stream, m *upMessage, who Peer) *conn {
-	return &conn{hub: h, mux: mux, up: up, down: down, node: m.Hello.Node, agent: m.Agent, who: who, done: make(chan struct{}),
-		wake: make(chan struct{}, 1)}
+	return &conn{hub: h, mux: mux, up: up, down: down, node: m.Hello.Node, agent: m.Agent, expands: m.Expands, who: who,
+		done: make(chan struct{}), wake: make(chan struct{}, 1)}
 }
 
 // serve tells the hub's listener what the node says until the session ends.
@@ -87,6 +88,9 @@ func (c *conn) speak() {
 			return
 		}
 		for _, m := range c.pending() {
+			if m.Plan != nil && c.expands {
+				m.Plan, _ = m.Plan.Compact()
+			}
 			err := send(c.down, m)
 			if errors.Is(err, errTooLarge) { // a session that ends would bring the same plan again
 				c.hub.tell(c.node, "PlanTooLarge", fmt.Sprintf("its plan is not sent, and it goes on with the one before: %v; "+

@@ -221,7 +221,13 @@ func (s *Session) greet(mux *yamux.Session) (*yamux.Stream, error) {
 		return nil, err
 	}
 	hello := s.o.Hello()
-	if err := send(up, upMessage{Time: s.o.Clock(), Agent: s.agent, Hello: &hello}); err != nil {
+	m := upMessage{Time: s.o.Clock(), Agent: s.agent, Expands: true, Hello: &hello}
+	err = send(up, m)
+	if errors.Is(err, errTooLarge) && hello.Plan != nil { // older servers read no compact plan, and send none so large
+		hello.Plan, _ = hello.Plan.Compact()
+		err = send(up, m)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("hello: %w", err)
 	}
 	var w welcome
@@ -300,6 +306,9 @@ func (s *Session) listen(down *yamux.Stream, calls *calls) error {
 			return err
 		}
 		if m.Plan != nil {
+			if err := m.Plan.Expand(); err != nil {
+				return err
+			}
 			s.plans.set(m.Plan)
 		}
 		if m.Cancel != 0 {

@@ -183,6 +183,11 @@ func (h *Hub) greet(mux *yamux.Session, who Peer) (*conn, *onpath.NodeHello, err
 	if m.Hello == nil {
 		return nil, nil, fmt.Errorf("the first message is no hello")
 	}
+	if m.Hello.Plan != nil {
+		if err := m.Hello.Plan.Expand(); err != nil {
+			return nil, nil, fmt.Errorf("no hello: %w", err)
+		}
+	}
 	m.Hello.Grant = who.Grant
 	var clocks clocks
 	clocks.hear(m.Time, h.clock())

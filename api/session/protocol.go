@@ -54,13 +54,14 @@ const maxMessage = 64 << 20
 
 // upMessage is what a node says on the up stream; one field is set, and Time,
 // what the node's clock says as it sends it. With a hello, Agent tells the process
-// from all others.
+// from all others, and Expands says that it reads compact plans.
 type upMessage struct {
-	Time   time.Time          `json:"time,omitzero"`
-	Agent  string             `json:"agent,omitempty"`
-	Hello  *onpath.NodeHello  `json:"hello,omitempty"`
-	Report *onpath.NodeReport `json:"report,omitempty"`
-	Event  *onpath.NodeEvent  `json:"event,omitempty"`
+	Time    time.Time          `json:"time,omitzero"`
+	Agent   string             `json:"agent,omitempty"`
+	Expands bool               `json:"expands,omitempty"`
+	Hello   *onpath.NodeHello  `json:"hello,omitempty"`
+	Report  *onpath.NodeReport `json:"report,omitempty"`
+	Event   *onpath.NodeEvent  `json:"event,omitempty"`
 }
 
 // welcome is the server's answer to a hello.

@@ -11,10 +11,13 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/yamux"
 
 	"github.com/onpath/onpath"
 )
@@ -25,9 +28,14 @@ type server struct {
 	http *http.Server
 	path string
 	said chan string // what the hub's listener was told
+
+	hello onpath.NodeHello // the last one
 }
 
-func (s *server) NodeConnected(h onpath.NodeHello) { s.said <- "connected " + h.Node }
+func (s *server) NodeConnected(h onpath.NodeHello) {
+	s.hello = h
+	s.said <- "connected " + h.Node
+}
 func (s *server) NodeReported(r onpath.NodeReport) { s.said <- fmt.Sprint("report ", r.Plan) }
 func (s *server) NodeEvent(node string, e onpath.NodeEvent) {
 	s.said <- "event " + e.Reason
@@ -75,12 +83,16 @@ func (s *server) expect(t *testing.T, want string) {
 
 // fakeNode is a Handler.
 type fakeNode struct {
+	got   chan *onpath.NodePlan // not nil: plans, whole
 	plans chan uint64
 	block chan struct{} // not nil: Plan waits for it
 	serve func(ctx context.Context, op onpath.NodeOp, request json.RawMessage, stream io.ReadWriteCloser) error
 }
 
 func (n *fakeNode) Plan(_ context.Context, p *onpath.NodePlan) {
+	if n.got != nil {
+		n.got <- p
+	}
 	n.plans <- p.Generation
 	if n.block != nil {
 		<-n.block
@@ -92,13 +104,17 @@ func (n *fakeNode) Serve(ctx context.Context, op onpath.NodeOp, request json.Raw
 }
 
 func (s *server) dial(t *testing.T, name, credential string, h Handler) (*Session, context.CancelFunc) {
+	return s.dialWith(t, credential, func() onpath.NodeHello { return onpath.NodeHello{Node: name} }, h)
+}
+
+func (s *server) dialWith(t *testing.T, credential string, hello func() onpath.NodeHello, h Handler) (*Session, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	node := Dial(ctx, Options{
 		Connect: func(ctx context.Context) (net.Conn, error) {
 			c, err := new(net.Dialer).DialContext(ctx, "unix", s.path)
 			return &credentialConn{Conn: c, credential: credential}, err
 		},
-		Hello: func() onpath.NodeHello { return onpath.NodeHello{Node: name} },
+		Hello: hello,
 	}, h)
 	t.Cleanup(func() {
 		cancel()
@@ -396,4 +412,66 @@ func TestPlanTooLarge(t *testing.T) {
 	if g := <-h.plans; g != 2 {
 		t.Errorf("plan %d arrives", g)
 	}
+}
+
+// TestPlanHasContentsOnce: 75 firewalls with one list of 100,000 addresses, which together would
+// be more than a message holds, reach a node and come back in its hello, each with its list. An
+// older agent, which does not read such, is told nothing, and an event says so.
+func TestPlanHasContentsOnce(t *testing.T) {
+	list := strings.Repeat("192.0.2.123/32\n", 100_000)
+	reserved := onpath.FunctionSpec{Container: &onpath.ContainerSpec{Files: map[string]onpath.File{"/etc/list": {Content: list}}}}
+	plan := &onpath.NodePlan{Generation: 7, Prepare: []onpath.FunctionSpec{reserved}}
+	for i := range 75 {
+		files := map[string]onpath.File{"blocklist": {Content: list, Mode: 0o600}, "own": {Content: fmt.Sprint(i)}}
+		spec := onpath.FunctionSpec{EBPF: &onpath.EBPFSpec{Files: files}}
+		plan.Instances = append(plan.Instances, onpath.InstancePlan{Name: fmt.Sprint("fw-", i), Spec: spec})
+	}
+	s := newServer(t)
+	h := &fakeNode{plans: make(chan uint64, 1), got: make(chan *onpath.NodePlan, 1)}
+	inForce := &onpath.NodePlan{}
+	hello := func() onpath.NodeHello { return onpath.NodeHello{Node: "n1", Plan: inForce} }
+	_, leave := s.dialWith(t, "k", hello, h)
+	s.expect(t, "connected n1")
+	s.hub.Push("n1", plan)
+	got := <-h.got
+	if got.Generation = plan.Generation; !reflect.DeepEqual(got, plan) {
+		t.Fatal("another plan arrives than was sent")
+	}
+	leave()
+	s.expect(t, "gone n1")
+	inForce = got
+	s.dialWith(t, "k", hello, h)
+	s.expect(t, "connected n1")
+	if back := s.hello.Plan; !reflect.DeepEqual(back, plan) {
+		t.Fatal("another plan comes back than is in force")
+	}
+
+	defer s.older(t, "n2").Close()
+	s.expect(t, "connected n2")
+	s.hub.Push("n2", plan)
+	s.expect(t, "event PlanTooLarge")
+}
+
+// older connects as an agent of a version that reads no compact plans.
+func (s *server) older(t *testing.T, name string) io.Closer {
+	t.Helper()
+	raw, err := net.Dial("unix", s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if raw, err = Upgrade(t.Context(), raw, http.MethodGet, Path, Protocol); err != nil {
+		t.Fatal(err)
+	}
+	mux, err := yamux.Client(raw, muxConfig(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	up, err := mux.OpenStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(send(up, upMessage{Agent: "old", Hello: &onpath.NodeHello{Node: name}}), receive(up, &welcome{})); err != nil {
+		t.Fatal(err)
+	}
+	return mux
 }

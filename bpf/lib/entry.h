@@ -253,10 +253,50 @@ static __always_inline void delete_flow(const struct flow_key *k, const struct f
 		bpf_map_delete_elem(m, k);
 }
 
+/* What is known of the other direction of a reply that was translated as it came in, also
+ * where an instance of another node says it: may its sender take the packet's FIN or RST for
+ * one? Its acknowledgement number is known but for its low bits (NAT_ACK). */
+static __always_inline int nat_fits(struct pkt *p, const struct node *n)
+{
+	struct nat *x;
+
+	if (!p->inward || p->key.scope != n->edge)
+		return 1;
+	reverse_key(&p->wkey, &p->key, n->edge);
+	x = bpf_map_lookup_elem(&nats, &p->wkey);
+	if (!x || !(x->state & NAT_ACKED))
+		return 1;
+	return p->seq - ((x->seen & ~SEEN_MASK) | (x->state & NAT_ACK) << 16) <= 2 * END_AHEAD;
+}
+
 /* Is it the entry of a connection that is older than a chain, and led past it? */
 static __always_inline int adopted(const struct flow *e)
 {
 	return (e->flags & FLOW_ADOPTED) && entry_kind(e) != NEXT_PENDING;
+}
+
+/* A SYN has come by e, whose other direction has mate. It changes nothing now, but may be accepted. */
+static __always_inline void note_syn(struct flow *e, struct flow *mate)
+{
+	if (adopted(e))
+		entry_set_kind(e, e->kind | SYN_NOTED);
+	else if (mate && adopted(mate) && !(mate->flags & FLOW_AT_EDGE))
+		entry_set_kind(mate, mate->kind | SYN_CAME);
+}
+
+/* A SYN-ACK has come by e: does it accept such a SYN? Then the connection has ended (begin_anew).
+ * At the edge before an instance, that sees to the packet. */
+static __always_inline void note_accepting(struct pkt *p, struct flow *e, struct flow *mate)
+{
+	if (mate && adopted(mate) && (mate->kind & SYN_NOTED)) {
+		mate->flags |= FLOW_RST;
+		if (!(mate->flags & FLOW_AT_EDGE) || entry_kind(mate) != NEXT_VPORT)
+			p->is |= IS_ACCEPTING;
+	}
+	if (adopted(e) && !(e->flags & FLOW_AT_EDGE) && (e->kind & SYN_CAME)) {
+		e->flags |= FLOW_RST;
+		p->is |= IS_ACCEPTING;
+	}
 }
 
 /* Has the connection ended whose two entries at one place these are? */
@@ -298,8 +338,8 @@ static __always_inline __u32 tenant_of_mate(const struct pkt *p, const struct fl
  * May the other end take the FIN or RST of the packet, which has come by the entry e, for
  * one? Others end nothing: anybody can send them, with a SYN behind (RFC 5961 section 3). Its
  * number fits if it is not before, nor far ahead of, what the other direction has
- * acknowledged. Where that has not been heard, each may. (Of what an instance of this node
- * began, that direction is known where it comes out of the instance.)
+ * acknowledged. Where that has not been heard, each may. (Of what an instance began, that
+ * direction is known where it comes out of the instance, or where it is translated.)
  * Of a SYN: does it use the ports again? Then what both ends have said before is no more.
  * While one of them goes on, it does not: anybody can send one.
  */
@@ -320,7 +360,7 @@ __noinline int end_fits(struct flow *e)
 		mate = flow_find(&p->wkey, tenant);
 	}
 	if (!mate || !entry_packets(mate))
-		return 1;
+		return (p->is & IS_ANYSYN) || nat_fits(p, n);
 	if (p->is & IS_ANYSYN) {
 		if (!(p->is & IS_SYN) || !has_ended(e, mate))
 			return 0;
@@ -365,16 +405,13 @@ __noinline int begin_anew(__u32 tenant)
 	reverse_key(&p->wkey, &p->key, scope_of_mate(p, n, e));
 	mate = flow_find(&p->wkey, tenant);
 	if (!(p->is & IS_SYN)) {
-		if (!(p->is & IS_RST) && mate && adopted(mate) && (mate->kind & SYN_NOTED)) {
-			mate->flags |= FLOW_RST;
-			p->is |= IS_ACCEPTING;
-		}
+		if (!(p->is & IS_RST))
+			note_accepting(p, e, mate);
 		return 0;
 	}
 	over = has_ended(e, mate) || (adopted(e) && (p->is & IS_TAPPED)); /* a tap refuses nothing */
 	if (!over && (was_answered(e, mate) || (entry_kind(e) != NEXT_PASS && !adopted(e)))) {
-		if (adopted(e))
-			entry_set_kind(e, e->kind | SYN_NOTED);
+		note_syn(e, mate);
 		return 0;
 	}
 	context = e->context;
@@ -386,8 +423,11 @@ __noinline int begin_anew(__u32 tenant)
 		e->path = g->path_slot;
 		e->flags &= ~(FLOW_ADOPTED | FLOW_FIN | FLOW_RST | FLOW_REVERSE);
 		e->flags |= g->flags & GROUP_REVERSE ? FLOW_REVERSE : 0;
-		if (mate)
+		if (mate) {
 			mate->flags &= ~(FLOW_FIN | FLOW_RST);
+			if (!(mate->flags & FLOW_AT_EDGE))
+				entry_set_kind(mate, mate->kind & ~SYN_CAME);
+		}
 		return 1;
 	}
 	if (e->flags & FLOW_EMITTED)

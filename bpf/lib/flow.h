@@ -208,6 +208,13 @@ __noinline int is_over(__u32 idle)
 	return has_ended(e, mate);
 }
 
+/* Has the other direction's SYN come out of the vport to which e leads? An adopted connection
+ * began before, and has the bit for something else. */
+static __always_inline int syn_replied(const struct flow *e)
+{
+	return (e->kind & SYN_REPLIED) && !adopted(e);
+}
+
 /*
  * Is a connection known to have begun with the member to which its reverse entry e leads?
  * Members of an element that resets what it loses end TCP themselves: no other can take
@@ -219,7 +226,7 @@ static __always_inline int began_with(const struct pkt *p, const struct flow *e,
 {
 	struct group *g;
 
-	if (!(e->kind & SYN_REPLIED) || p->key.proto != IPPROTO_TCP || (p->is & IS_SYN))
+	if (!syn_replied(e) || p->key.proto != IPPROTO_TCP || (p->is & IS_SYN))
 		return 0;
 	g = bpf_map_lookup_elem(&groups, &id);
 	return g && (g->flags & GROUP_RESET) && !is_over(1);
@@ -318,7 +325,7 @@ static __always_inline void note_syn_reply(const struct pkt *p, struct flow *e, 
 
 	if (!(p->is & IS_ANYSYN) || (p->is & (IS_ERROR | IS_NOPORTS)))
 		return;
-	if ((kind & KIND_MASK) == NEXT_VPORT && e->next == from && !(kind & SYN_REPLIED))
+	if ((kind & KIND_MASK) == NEXT_VPORT && e->next == from && !(kind & SYN_REPLIED) && !adopted(e))
 		entry_set_kind(e, kind | SYN_REPLIED);
 }
 
@@ -326,7 +333,7 @@ static __always_inline void note_syn_reply(const struct pkt *p, struct flow *e, 
  * what that one says is no use of e. */
 static __always_inline int is_refused(const struct flow *e, const struct reply *to)
 {
-	return (e->kind & SYN_REPLIED) && to->kind == NEXT_VPORT && e->next != to->next;
+	return syn_replied(e) && to->kind == NEXT_VPORT && e->next != to->next;
 }
 
 /* The entry for the replies: rkey → pkt.reply, in the pending table of

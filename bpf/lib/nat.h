@@ -117,19 +117,53 @@ __noinline int try_port(__u32 port)
 	return bpf_map_update_elem(&nats, &p->wkey, &p->nat_reply, BPF_NOEXIST) == 0;
 }
 
+/* A translation is in use. */
+static __always_inline void nat_seen(struct nat *x, __u32 now)
+{
+	x->seen = (x->seen & ~SEEN_MASK) | now;
+}
+
 /* A packet goes by half a translation. ends: its FIN or RST is one. */
 static __always_inline void nat_use(const struct pkt *p, struct nat *x, int ends)
 {
-	__u8 state = x->state & ~(p->is & IS_ANYSYN ? NAT_FIN | NAT_RST : 0), was = x->state;
+	__u8 state = x->state, was = state;
 
-	x->seen = p->now;
-	if (p->is & IS_ERROR)
+	if (p->is & IS_ERROR) {
+		nat_seen(x, p->now);
 		return;
+	}
+	if (!(p->is & (IS_RST | IS_ANYSYN)) && ((x->seen ^ p->now) & SEEN_MASK))
+		state &= ~NAT_RST; /* its sender goes on: somebody else's */
+	if (!x->in && (p->is & IS_TCP) && (p->is & (IS_ACK | IS_RST)) == IS_ACK) {
+		state = (state & ~NAT_ACK) | NAT_ACKED | (p->ack >> 16 & NAT_ACK);
+		x->seen = (p->ack & ~SEEN_MASK) | p->now;
+	} else {
+		nat_seen(x, p->now);
+	}
 	state |= NAT_NOTED | NAT_USED | (was & NAT_USED || p->packets > 1 ? NAT_MORE : 0);
 	state |= ends && (p->is & IS_FIN) ? NAT_FIN : 0;
 	state |= ends && (p->is & IS_RST) ? NAT_RST : 0;
 	if (state != was)
 		x->state = state;
+}
+
+/* A packet of a handshake goes out by a translation. Does it begin a connection by the ports of
+ * one that has ended? Then nothing is known of either direction. From outside anybody can send
+ * such a packet, and while the connection goes on it changes nothing (RFC 5961 section 4). */
+__noinline int nat_begins(struct nat *x)
+{
+	struct pkt *p = packet();
+	struct nat *y;
+
+	if (!p || !x)
+		return 0;
+	reverse_key(&p->wkey, &p->rkey, p->rkey.scope);
+	copy_addr(p->wkey.dst, x->addr);
+	p->wkey.dport = x->port;
+	y = bpf_map_lookup_elem(&nats, &p->wkey);
+	if (y && (((x->state | y->state) & NAT_RST) || (x->state & y->state & NAT_FIN)))
+		x->state = y->state = NAT_NOTED;
+	return 0;
 }
 
 /* Seconds that a translation with these states must have rested before its port may go to
@@ -344,7 +378,7 @@ __noinline int nat_error_out(struct __sk_buff *skb, __u32 ifindex)
 	known = bpf_map_lookup_elem(&nats, &p->rkey);
 	if (!known)
 		return DROP_NO_ROUTE;
-	known->seen = p->now;
+	nat_seen(known, p->now);
 	copy_addr(from, p->key.src);
 	copy_addr(to, known->addr);
 	edit_quoted(skb, p, 1, from, to, 0, 0);
@@ -394,6 +428,8 @@ __noinline int nat_out(struct __sk_buff *skb, __u32 ifindex)
 		if (!known)
 			return DROP_NAT_PORTS;
 	}
+	if (p->is & IS_ANYSYN)
+		nat_begins(known);
 	nat_use(p, known, 1);
 	copy_addr(from, p->key.src);
 	copy_addr(to, known->addr);
@@ -406,13 +442,13 @@ __noinline int nat_out(struct __sk_buff *skb, __u32 ifindex)
 __noinline int nat_in(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
+	struct node *n = this_node();
 	struct nat *known;
-	struct flow *e;
 	__u8 from[16] __attribute__((aligned(8))), to[16] __attribute__((aligned(8)));
 	__u8 outer[16] __attribute__((aligned(8)));
 	__be16 old, port;
 
-	if (!p)
+	if (!p || !n)
 		return 0;
 	known = bpf_map_lookup_elem(&nats, &p->key);
 	if (!known || !known->in)
@@ -441,8 +477,7 @@ __noinline int nat_in(struct __sk_buff *skb)
 	p->key.dport = port;
 	if (is_echo(&p->key))
 		p->key.sport = port;
-	e = p->is & (IS_FIN | IS_RST) ? flow_established(&p->key) : NULL;
-	nat_use(p, known, !e || end_fits(e));
+	nat_use(p, known, !(p->is & (IS_FIN | IS_RST)) || nat_fits(p, n));
 	return 1;
 }
 

@@ -186,7 +186,7 @@ static __always_inline void store_decision(struct flow *e, const struct decision
 /* Let an entry lead elsewhere. */
 static __always_inline void retarget(struct flow *e, __u32 kind, __u32 next, __u32 slot, __u32 context)
 {
-	e->kind = kind | (e->kind & (EDGE_HERE | HANDSHAKE | REPLIED));
+	e->kind = kind | (e->kind & (HANDSHAKE | REPLIED | (e->flags & FLOW_AT_EDGE ? EDGE_HERE : 0)));
 	e->slot = slot;
 	e->next = next;
 	e->context = context;

@@ -86,7 +86,7 @@ func (ac *accounting) payDecision(d *decision, now time.Time) (map[string]*ledge
 
 // reckonAmounts finds the amounts of a decision's postings.
 func (ac *accounting) reckonAmounts(d *decision, now time.Time) error {
-	all, paid := segmentsOf(d.pay), d.obj.Status.Paid
+	all, paid, due := segmentsOf(d.pay), d.obj.Status.Paid, onpath.Money(0)
 	for i := range d.postings {
 		post := &d.postings[i]
 		post.At = now
@@ -109,9 +109,9 @@ func (ac *accounting) reckonAmounts(d *decision, now time.Time) error {
 			e.Remedy = "make several reservations of it"
 			return e
 		}
-		paid += post.Amount
+		paid, due = paid+post.Amount, due+post.Amount
 	}
-	if d.due() > 0 && all > maxAllSegments { // what only gives back is never refused
+	if due > 0 && all > maxAllSegments { // what only gives back is never refused
 		e := onpath.Errorf(onpath.CodeInvalid,
 			"the price changes %d times with what the tenant has reserved, over all slots; at most %d", all, maxAllSegments)
 		e.Remedy = "make several reservations of it"
@@ -222,4 +222,11 @@ func (ac *accounting) beginEntry(ready error, path, reference string) error {
 		ac.entering[path] = true
 	}
 	return ready
+}
+
+func segmentsOf(list []payment) (n int) {
+	for i := range list {
+		n += len(list[i].Segments)
+	}
+	return n
 }

@@ -84,7 +84,7 @@ func (a agenda) dueBy(now time.Time) []*entry {
 		}
 	}
 	slices.SortFunc(out, func(x, y *entry) int {
-		return cmp.Or(x.due.Compare(y.due), cmp.Compare(onpath.KeyOf(x.obj).String(), onpath.KeyOf(y.obj).String()))
+		return cmp.Or(x.due.Compare(y.due), cmp.Compare(x.key.String(), y.key.String()))
 	})
 	return out
 }

@@ -13,7 +13,7 @@ import (
 // asked to be are left alone. With dryRun it only says what it would do. The error's code
 // is CodeNoCapacity where the pool declines.
 func (p *Pool) Apply(ctx context.Context, puts []*onpath.Reservation, cancels []onpath.Key, dryRun bool) ([]onpath.Quote, error) {
-	rest, over, doubts, err := p.past.leave(ctx, puts)
+	rest, over, doubts, err := p.past.splitEnded(ctx, demandsOf(puts))
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func (p *Pool) Apply(ctx context.Context, puts []*onpath.Reservation, cancels []
 // tryTimeout is how long decisions are taken again at most.
 const tryTimeout = 10 * time.Second
 
-func (p *Pool) tryApply(ctx context.Context, prices prices, bounds map[string]Bounds, puts []*onpath.Reservation,
+func (p *Pool) tryApply(ctx context.Context, prices prices, bounds map[string]Bounds, puts []demand,
 	cancels []onpath.Key, dryRun bool) (quotes []onpath.Quote, err error) {
 	h, err := p.hold(append(keysOf(puts), cancels...), func(a admission) ([]*decision, error) {
 		a.accounting.usePrices(prices)
@@ -80,18 +80,18 @@ func (p *Pool) tryApply(ctx context.Context, prices prices, bounds map[string]Bo
 	return quotes, nil
 }
 
-func keysOf(list []*onpath.Reservation) (out []onpath.Key) {
+func keysOf(list []demand) (out []onpath.Key) {
 	for _, r := range list {
-		out = append(out, onpath.KeyOf(r))
+		out = append(out, r.key)
 	}
 	return out
 }
 
 // boundsOf asks for the bounds of all tenants whose reservations are applied.
-func (p *Pool) boundsOf(ctx context.Context, puts []*onpath.Reservation) (map[string]Bounds, error) {
+func (p *Pool) boundsOf(ctx context.Context, puts []demand) (map[string]Bounds, error) {
 	out := map[string]Bounds{}
 	for _, r := range puts {
-		k := onpath.KeyOf(r)
+		k := r.key
 		if _, known := out[k.Tenant]; known || p.o.Tenant == nil {
 			continue
 		}

@@ -1,9 +1,6 @@
 package pool
 
 import (
-	"bytes"
-	"encoding/json"
-	"maps"
 	"slices"
 	"time"
 
@@ -15,34 +12,22 @@ import (
 // stays small enough to be stored, and quick to decide on.
 const mostSlots = onpath.MaxSlots + 100
 
-// identify gives next the identity that the store knows.
-func identify(next, old *onpath.Reservation) {
-	m, o := &next.Metadata, old.Metadata
-	m.UID, m.Version, m.Generation, m.Created = o.UID, o.Version, o.Generation, o.Created
-}
-
 // changeLive decides on another request for a live reservation: it grows or is cut from now
 // on, later slots change, it ends sooner or later.
-func (a admission) changeLive(e *entry, r *onpath.Reservation, now time.Time) (*decision, error) {
-	k := onpath.KeyOf(r)
-	if sameRequest(e.obj, r) {
-		d := &decision{key: k, old: e, obj: e.obj, same: true}
-		d.quote = quoteOf(d, e.obj.Status.State)
-		return d, nil
+func (a admission) changeLive(e *entry, r demand, t terms, now time.Time) (*decision, error) {
+	if t.same {
+		return e.asItIs(), nil
 	}
-	old := &e.obj.Status
-	next := slotsOf(&r.Spec, old.Begin())
-	if err := changeable(e.obj, r, next, now); err != nil {
-		return nil, err
+	if t.refused != nil {
+		return nil, t.refused
 	}
-	if r.Spec.Nodes > 0 {
+	old, next := &e.obj.Status, t.slots
+	if r.obj.Spec.Nodes > 0 {
 		next[0].Capacity = old.Slots[0].Capacity
 	}
-	d := &decision{key: k, old: e, obj: copyOf(r)}
-	identify(d.obj, e.obj)
-	d.obj.Status = copyOf(e.obj).Status
+	d := e.changeTo(r.obj)
+	d.mayDisplace, d.displaceAgain = a.promises.displaced.left(r.key.Tenant, now)
 	st := &d.obj.Status
-	from := now
 	if old.Begin().After(now) {
 		st.Slots = next
 	} else {
@@ -53,7 +38,6 @@ func (a admission) changeLive(e *entry, r *onpath.Reservation, now time.Time) (*
 		e.Remedy = "cancel it, and make another"
 		return nil, e
 	}
-	d.pay = e.payments
 	d.creditLost(now)
 	slices.SortStableFunc(st.Places, func(a, b onpath.ReservedPlace) int { // of fewer instances the lost ones go
 		switch {
@@ -64,7 +48,7 @@ func (a admission) changeLive(e *entry, r *onpath.Reservation, now time.Time) (*
 		}
 		return 1
 	})
-	if err := a.findPlaces(d, next, from); err != nil {
+	if err := a.findPlaces(d, next, now); err != nil {
 		return nil, err
 	}
 	if err := a.settlePayments(d, now); err != nil {
@@ -74,54 +58,12 @@ func (a admission) changeLive(e *entry, r *onpath.Reservation, now time.Time) (*
 	st.Step(stateOf(st, now), now, "changed")
 	d.quote = quoteOf(d, onpath.ReservationQuoted)
 	d.quote.Holds = st.Holds
-	if err := a.checkMaxPrice(d); err != nil {
+	if err := d.checkMaxPrice(); err != nil {
 		a.letDecisionsGo(d.moved)
 		return nil, err
 	}
 	a.holdDecision(d)
 	return d, nil
-}
-
-func sameRequest(a, b *onpath.Reservation) bool {
-	same := func(s, t onpath.ReservationSlot) bool {
-		return s.From.Equal(t.From) && s.Until.Equal(t.Until) && s.Capacity == t.Capacity
-	}
-	if !slices.EqualFunc(a.Spec.Slots, b.Spec.Slots, same) {
-		return false
-	}
-	s, t := a.Spec, b.Spec
-	s.Slots, t.Slots = nil, nil
-	x, _ := json.Marshal(s)
-	y, _ := json.Marshal(t)
-	return bytes.Equal(x, y) && maps.Equal(a.Metadata.Labels, b.Metadata.Labels)
-}
-
-// changeable refuses what no live reservation can become.
-func changeable(old, r *onpath.Reservation, next []onpath.ReservationSlot, now time.Time) error {
-	refuse := func(field, remedy, format string, args ...any) error {
-		e := onpath.Errorf(onpath.CodeInvalid, format, args...)
-		e.Field, e.Remedy = field, remedy
-		return e
-	}
-	anew := "cancel it, and make another"
-	s, was := &r.Spec, &old.Spec
-	begun := !old.Status.Begin().After(now)
-	switch {
-	case s.Cloudlet != was.Cloudlet && s.Cloudlet != old.Status.Cloudlet:
-		return refuse("spec.cloudlet", anew, "it is in cloudlet %s", old.Status.Cloudlet)
-	case s.Near != was.Near && s.Near.IsValid():
-		return refuse("spec.near", anew, "where a reservation is cannot be changed")
-	case s.Nodes != was.Nodes:
-		return refuse("spec.nodes", anew, "machines cannot be added or given back one by one")
-	case begun && !next[0].From.Equal(old.Status.Begin()):
-		return refuse("spec.from", "leave it as it is", "it has begun at %s", text(old.Status.Begin()))
-	case !begun:
-		return notPast(s, next, now)
-	}
-	if z := next[len(next)-1].Until; !z.IsZero() && !z.After(now) {
-		return refuse("spec.until", "delete it, which cancels it", "%s is past", text(z))
-	}
-	return nil
 }
 
 // findPlaces finds nodes for what a live reservation becomes: it stays where it is if that
@@ -148,9 +90,16 @@ func (a admission) findPlaces(d *decision, next []onpath.ReservationSlot, now ti
 		a.promises.cal.Book(b)
 		tried = append(tried, b)
 	}
+	canStay := func(node string, slots []calendar.Slot) bool { return a.promises.canStay(node, slots, d.old.obj, now) }
+	refusal := func(node string) error { // node: where others made room as often as they have to
+		if node != "" {
+			return tooManyDisplaced(d, node)
+		}
+		return a.promises.explainRefusal(d.obj, spliced(nil, st.Slots, now), []string{st.Cloudlet})
+	}
 	for i := range st.Places {
 		x := &st.Places[i]
-		if x.Leaving != "" && !a.promises.canStay(x.Leaving, booked(st.Slots, now, x.LeavingUntil, 1), d.old.obj, now) {
+		if x.Leaving != "" && !canStay(x.Leaving, booked(st.Slots, now, x.LeavingUntil, 1)) {
 			e := onpath.Errorf(onpath.CodeNoCapacity, "an instance of it leaves node %s until %s, and cannot grow there",
 				x.Leaving, text(x.LeavingUntil))
 			e.Remedy = "ask again then"
@@ -164,9 +113,12 @@ func (a admission) findPlaces(d *decision, next []onpath.ReservationSlot, now ti
 		x := &st.Places[i]
 		stays := x.Leaving == ""
 		slots := booked(st.Slots, now, calendar.Forever, 1)
-		if !a.promises.canStay(x.Node, slots, d.old.obj, now) {
-			if err := a.makeRoom(d, i, next, now); err != nil {
-				return err
+		if !canStay(x.Node, slots) {
+			switch found, bounded := a.makeRoom(d, i, next, now); {
+			case bounded:
+				return refusal(x.Node)
+			case !found:
+				return refusal("")
 			}
 			slots = booked(st.Slots, now, calendar.Forever, 1)
 		}
@@ -182,7 +134,7 @@ func (a admission) findPlaces(d *decision, next []onpath.ReservationSlot, now ti
 		slots := booked(st.Slots, now, calendar.Forever, 1)
 		more := a.promises.cal.Place(st.Cloudlet, slots, 1, d.obj.Spec.Nodes > 0)
 		if more == nil {
-			return a.promises.explainRefusal(d.obj, spliced(nil, st.Slots, now), []string{st.Cloudlet})
+			return refusal("")
 		}
 		try(calendar.Booking{Node: more[0], Slots: slots})
 		st.Places = append(st.Places, onpath.ReservedPlace{Node: more[0]})
@@ -199,7 +151,7 @@ func (a admission) cancelOne(k onpath.Key) (*decision, error) {
 		err.Object = k.String()
 		return nil, err
 	}
-	d := &decision{key: k, old: e, obj: copyOf(e.obj), pay: e.payments}
+	d := e.change()
 	if !e.obj.Status.State.Live() {
 		d.gone = true
 		d.quote = quoteOf(d, e.obj.Status.State)
@@ -229,4 +181,21 @@ func (a admission) closeLive(d *decision, state onpath.ReservationState, now tim
 	d.quote = quoteOf(d, state)
 	a.holdDecision(d)
 	return nil
+}
+
+// canStay reports whether an instance can stay on its node: it fits, or is nowhere more
+// than it was.
+func (p *promises) canStay(node string, slots []calendar.Slot, old *onpath.Reservation, now time.Time) bool {
+	if p.cal.Fits(node, slots) {
+		return true
+	}
+	for _, s := range slots {
+		for _, x := range differences(old.Status.Slots, []onpath.ReservationSlot{{From: s.From, Until: s.Until,
+			Capacity: s.Capacity}}, 1, 1, latest(s.From, now)) {
+			if x.more != (onpath.Resources{}) && x.from.Before(s.Until) {
+				return false
+			}
+		}
+	}
+	return true
 }

@@ -12,7 +12,7 @@ import (
 // begins soon.
 func (a admission) doNext(e *entry) (*decision, map[string]*ledger.Book, error) {
 	st, now := &e.obj.Status, a.now
-	d := &decision{key: onpath.KeyOf(e.obj), old: e, obj: copyOf(e.obj), pay: e.payments}
+	d := e.change()
 	next := &d.obj.Status
 	switch {
 	case !st.End().IsZero() && !st.End().After(now):
@@ -64,12 +64,12 @@ func (a admission) payNextHour(d *decision) (*decision, map[string]*ledger.Book,
 		return nil, nil, err
 	}
 	books := map[string]*ledger.Book{}
-	err := a.checkMaxPrice(d)
+	err := d.checkMaxPrice()
 	if err == nil {
 		err = a.accounting.chargeDecision(books, d)
 	}
 	if onpath.CodeOf(err) == onpath.CodeNoCapacity {
-		d = &decision{key: d.key, old: d.old, obj: copyOf(d.old.obj), pay: d.old.payments}
+		d = d.old.change()
 		d.creditLost(now)
 		paid, payErr := a.accounting.payDecision(d, now)
 		if payErr != nil {

@@ -100,13 +100,6 @@ func (j joining) size(kept map[int64]bool) (parts, bytes int) {
 	return parts + len(j.records), bytes + item*len(j.records)
 }
 
-func segmentsOf(list []payment) (n int) {
-	for i := range list {
-		n += len(list[i].Segments)
-	}
-	return n
-}
-
 // groupFor is the last group that waits, or a new one.
 func (q *queue) groupFor(parts, bytes int, m marks, j joining) *group {
 	if n := len(q.groups); n > 0 && (n > 1 || !q.writing) {

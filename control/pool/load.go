@@ -88,7 +88,7 @@ func (q *queue) loadEntries(list []onpath.Object, paid map[string][]payment) {
 	for _, o := range list {
 		r := o.(*onpath.Reservation)
 		k := onpath.KeyOf(r)
-		e := &entry{obj: r, payments: paid[k.Tenant+"/"+k.Name], index: -1}
+		e := &entry{key: k, obj: r, payments: paid[k.Tenant+"/"+k.Name], index: -1}
 		e.fillUnpaid()
 		for _, name := range nodesOf(r) {
 			if _, _, known := q.state.promises.cal.Room(name); !known { // not yet heard of

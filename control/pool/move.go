@@ -14,42 +14,6 @@ import (
 // startTime is how long a moving instance may take to start elsewhere, beside its drain.
 const startTime = 10 * time.Second
 
-// So many running instances of other tenants move at most within a time so that the
-// reservations of one tenant can grow.
-const (
-	mostDisplaced   = 10
-	displacedWithin = time.Hour
-)
-
-// displaced are the times at which instances made room for other tenants, by the tenant whose
-// reservation grew.
-type displaced map[string][]time.Time
-
-// left is how many more instances of others may move for a tenant; next is from when on one
-// more may.
-func (d displaced) left(tenant string, now time.Time) (n int, next time.Time) {
-	d[tenant] = slices.DeleteFunc(d[tenant], func(at time.Time) bool { return now.Sub(at).Abs() >= displacedWithin })
-	if len(d[tenant]) == 0 {
-		delete(d, tenant)
-		return mostDisplaced, now
-	}
-	return mostDisplaced - len(d[tenant]), d[tenant][0].Add(displacedWithin)
-}
-
-// note counts a decision that makes room.
-func (d displaced) note(x *decision) {
-	if x.displacedBy != "" {
-		d[x.displacedBy] = append(d[x.displacedBy], x.displacedAt)
-	}
-}
-
-// takeBack forgets a decision that is let go.
-func (d displaced) takeBack(x *decision) {
-	if i := slices.IndexFunc(d[x.displacedBy], x.displacedAt.Equal); i >= 0 {
-		d[x.displacedBy] = slices.Delete(d[x.displacedBy], i, i+1)
-	}
-}
-
 // mover is a place of a reservation that could move.
 type mover struct {
 	e     *entry
@@ -62,18 +26,15 @@ type mover struct {
 // nodes of the cloudlet: such without state first, then by the time they take to drain,
 // then by their flows. d grows once they are gone. Of other tenants' instances that run, no more
 // move than mostDisplaced allows.
-func (a admission) makeRoom(d *decision, i int, next []onpath.ReservationSlot, now time.Time) error {
+func (a admission) makeRoom(d *decision, i int, next []onpath.ReservationSlot, now time.Time) (found, bounded bool) {
 	st := &d.obj.Status
-	node := st.Places[i].Node
-	left, again := a.promises.displaced.left(d.key.Tenant, now)
-	bounded := false
+	node, left, gone := st.Places[i].Node, d.mayDisplace, st.Holds
 	var moved []*decision
-	gone := latest(now, st.Holds)
 	for _, m := range a.findMovers(d, i, node) {
 		if m.e == d.old { // it moves itself
 			if a.moveSelf(d, i, next, now, m.use) {
 				a.letDecisionsGo(moved)
-				return nil
+				return true, false
 			}
 			continue
 		}
@@ -81,7 +42,7 @@ func (a admission) makeRoom(d *decision, i int, next []onpath.ReservationSlot, n
 			continue // one instance of a reservation moves at a time
 		}
 		running := !m.e.obj.Status.Begin().After(now)
-		others := running && onpath.KeyOf(m.e.obj).Tenant != d.key.Tenant
+		others := running && m.e.key.Tenant != d.key.Tenant
 		if others && left == 0 {
 			bounded = true
 			continue
@@ -96,29 +57,18 @@ func (a admission) makeRoom(d *decision, i int, next []onpath.ReservationSlot, n
 			a.promises.displaced.note(x)
 		}
 		moved, a.touched[x.key] = append(moved, x), true
-		gone = latest(gone, x.obj.Status.Places[m.place].LeavingUntil)
+		gone = latest(gone, latest(now, x.obj.Status.Places[m.place].LeavingUntil))
 		if z := end(next[len(next)-1].Until); !gone.Before(z) {
 			break // it would be over by then
 		}
 		if slots := spliced(d.old.obj.Status.Slots, next, gone); a.promises.cal.Fits(node, booked(slots, now, calendar.Forever, 1)) {
 			d.moved = append(d.moved, moved...)
-			st.Slots, st.Holds = slots, gone
-			return nil
+			st.Slots, st.Holds, d.mayDisplace = slots, gone, left
+			return true, false
 		}
 	}
 	a.letDecisionsGo(moved)
-	if bounded {
-		return tooManyDisplaced(d, node, again)
-	}
-	return a.promises.explainRefusal(d.obj, spliced(nil, st.Slots, now), []string{st.Cloudlet})
-}
-
-func tooManyDisplaced(d *decision, node string, again time.Time) error {
-	e := onpath.Errorf(onpath.CodeNoCapacity, "declined: node %s has no room for it beside what others have reserved, and "+
-		"%d running instances of others move at most within %s so that reservations of tenant %s can grow",
-		node, mostDisplaced, displacedWithin, d.key.Tenant)
-	e.Remedy = fmt.Sprintf("ask for less, ask again from %s on, or make another reservation", text(again))
-	return e
+	return false, bounded
 }
 
 // findMovers are the places on a node that could move, the least disruptive first.
@@ -139,7 +89,7 @@ func (a admission) findMovers(d *decision, i int, node string) []mover {
 	}
 	slices.SortFunc(out, func(a, b mover) int {
 		return cmp.Or(first(a.use.Stateless, b.use.Stateless), cmp.Compare(a.use.Drain, b.use.Drain), cmp.Compare(a.use.Flows, b.use.Flows),
-			cmp.Compare(onpath.KeyOf(a.e.obj).String(), onpath.KeyOf(b.e.obj).String()), cmp.Compare(a.place, b.place))
+			cmp.Compare(a.e.key.String(), b.e.key.String()), cmp.Compare(a.place, b.place))
 	})
 	return out
 }
@@ -162,7 +112,8 @@ func (a admission) moveAway(m mover, node string, now time.Time) *decision {
 	if to == "" {
 		return nil
 	}
-	d := &decision{key: onpath.KeyOf(m.e.obj), old: m.e, obj: copyOf(m.e.obj), pay: m.e.payments, confirm: []string{to}}
+	d := m.e.change()
+	d.confirm = []string{to}
 	x := &d.obj.Status.Places[m.place]
 	x.Node = to
 	if !st.Begin().After(now) { // something runs there
@@ -188,9 +139,9 @@ func (a admission) moveSelf(d *decision, i int, next []onpath.ReservationSlot, n
 	if !running {
 		slots = next
 	}
-	here := calendar.Booking{Node: x.Node, Slots: old}
-	to := a.promises.cal.LeastLoaded(st.Cloudlet, booked(slots, now, calendar.Forever, 1), x.Node)
-	if to == "" || !gone.Before(end(next[len(next)-1].Until)) || running && !a.promises.cal.Fits(here.Node, clip(here.Slots, gone)) {
+	wanted, meanwhile, ends := booked(slots, now, calendar.Forever, 1), clip(old, gone), end(next[len(next)-1].Until)
+	to := a.promises.cal.LeastLoaded(st.Cloudlet, wanted, x.Node)
+	if to == "" || !gone.Before(ends) || running && !a.promises.cal.Fits(x.Node, meanwhile) {
 		return false
 	}
 	st.Slots = slots
@@ -199,17 +150,6 @@ func (a admission) moveSelf(d *decision, i int, next []onpath.ReservationSlot, n
 	}
 	x.Node = to
 	return true
-}
-
-func clip(slots []calendar.Slot, until time.Time) []calendar.Slot {
-	var out []calendar.Slot
-	for _, s := range slots {
-		if s.From.Before(until) {
-			s.Until = earliest(s.Until, until)
-			out = append(out, s)
-		}
-	}
-	return out
 }
 
 // moveInstance has an instance of a reservation leave its node, and holds that.
@@ -275,7 +215,7 @@ func (a admission) leaveEarly(k onpath.Key) *decision {
 		return nil
 	}
 	use := a.use(k)
-	d := &decision{key: k, old: e, obj: copyOf(e.obj), pay: e.payments}
+	d := e.change()
 	var grows []*decision
 	left := false
 	for i := range d.obj.Status.Places {
@@ -311,7 +251,7 @@ func (a admission) findWaiting(node string, until time.Time, but onpath.Key, now
 			func(x onpath.ReservedPlace) bool { return x.Node == node }) {
 			continue
 		}
-		d := &decision{key: k, old: e, obj: copyOf(e.obj), pay: e.payments}
+		d := e.change()
 		d.advance(now)
 		out = append(out, d)
 	}

@@ -120,7 +120,8 @@ func (a admission) findConcerned() map[onpath.Key]*entry {
 // tendPlaces does what is due of one reservation, place by place, and is held; nil: nothing.
 func (a admission) tendPlaces(e *entry) (*decision, map[string]*ledger.Book, error) {
 	now := a.now
-	d := &decision{key: onpath.KeyOf(e.obj), old: e, obj: copyOf(e.obj), pay: slices.Clone(e.payments)}
+	d := e.change()
+	d.pay = slices.Clone(e.payments)
 	st := &d.obj.Status
 	begun := !st.Begin().After(now)
 	slots := booked(st.Slots, now, calendar.Forever, 1)
@@ -185,17 +186,6 @@ func (a admission) tendPlaces(e *entry) (*decision, map[string]*ledger.Book, err
 	}
 	a.holdDecision(d)
 	return d, books, nil
-}
-
-// stateOf is a live reservation's state by its time and its places.
-func stateOf(st *onpath.ReservationStatus, now time.Time) onpath.ReservationState {
-	switch {
-	case slices.ContainsFunc(st.Places, func(x onpath.ReservedPlace) bool { return !x.Lost.IsZero() }):
-		return onpath.ReservationInterrupted
-	case st.Begin().After(now):
-		return onpath.ReservationConfirmed
-	}
-	return onpath.ReservationActive
 }
 
 // giveUpPlaces has a reservation go on with fewer instances, and credits what is paid for the

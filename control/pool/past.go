@@ -251,21 +251,21 @@ func withDoubt(err error, k onpath.Key, doubt string) error {
 	return &c
 }
 
-// leave takes out of requests those that a file asks for again and whose day is closed. It
+// splitEnded takes out of requests those that a file asks for again and whose day is closed. It
 // gives the rest, and the answers to the others by their places. What cannot be known, as a file
 // cannot be read, is of the rest and in doubts.
-func (p *Past) leave(ctx context.Context, puts []*onpath.Reservation) (rest []*onpath.Reservation, over map[int]onpath.Quote,
+func (p *Past) splitEnded(ctx context.Context, puts []demand) (rest []demand, over map[int]onpath.Quote,
 	doubts map[onpath.Key]string, err error) {
 	over, doubts = map[int]onpath.Quote{}, map[onpath.Key]string{}
 	for i, r := range puts {
-		k, now := onpath.KeyOf(r), p.now()
-		if notPast(&r.Spec, slotsOf(&r.Spec, now), now) == nil || p.queue.exists(k) {
+		k := r.key
+		if r.readTerms(nil, p.now()).refused == nil || p.queue.exists(k) {
 			rest = append(rest, r)
 			continue
 		}
 		switch old, err := p.Ended(ctx, k); {
-		case err == nil && sameRequest(old, r):
-			over[i] = leftAlone(k, &entry{obj: old}).quote
+		case err == nil && sameRequest(old, r.obj):
+			over[i] = leftAlone(&entry{key: k, obj: old}).quote
 		case err == nil || onpath.CodeOf(err) == onpath.CodeNotFound:
 			if rest = append(rest, r); err != nil {
 				doubts[k] = p.doubt()

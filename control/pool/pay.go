@@ -41,22 +41,6 @@ func (p *priceReader) readPrices(ctx context.Context) (list prices, err error) {
 	return list, nil
 }
 
-// paidFor are the slots of a reservation as far as they are paid: an open-ended one pays
-// an hour ahead.
-func paidFor(st *onpath.ReservationStatus) []onpath.ReservationSlot {
-	if !st.End().IsZero() || len(st.Slots) == 0 {
-		return st.Slots
-	}
-	var out []onpath.ReservationSlot
-	for _, s := range st.Slots {
-		if s.From.Before(st.PaidUntil) {
-			s.Until = earliest(end(s.Until), st.PaidUntil)
-			out = append(out, s)
-		}
-	}
-	return out
-}
-
 // settlePayments finds what a decision costs and gives back, from now on. What was promised
 // before is still in the calendar, what d promises is not.
 func (a admission) settlePayments(d *decision, now time.Time) error {
@@ -132,32 +116,4 @@ func (d *decision) giveBack(x part, kind onpath.PostingKind) {
 		}
 	}
 	d.pay = slices.DeleteFunc(d.pay, func(pay payment) bool { return len(pay.Segments) == 0 })
-}
-
-// paidIn is the amount that segments hold in a part in which they do not change.
-func paidIn(segments []onpath.PaidSegment, x part) (sum onpath.Resources) {
-	for _, s := range segments {
-		if s.From.Before(x.until) && x.from.Before(s.Until) {
-			for _, t := range s.Tiers {
-				sum = sum.Add(t)
-			}
-			return sum
-		}
-	}
-	return sum
-}
-
-// charges reports whether something is paid by the price list of now.
-func (d *decision) charges() bool {
-	return slices.ContainsFunc(d.postings, func(x onpath.Posting) bool { return x.Kind == onpath.PostingCharge })
-}
-
-// due is what a decision has to be paid, given back what it gives back.
-func (d *decision) due() (sum onpath.Money) {
-	for _, x := range d.postings {
-		if x.Kind == onpath.PostingCharge {
-			sum += x.Amount
-		}
-	}
-	return sum
 }

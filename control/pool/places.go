@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/plan/calendar"
 	"github.com/onpath/onpath/plan/near"
 )
 
@@ -16,11 +15,12 @@ func (p *promises) choosePlaces(cloudlet string, slots []onpath.ReservationSlot,
 	if s.Nodes == 0 {
 		return p.cal.Place(cloudlet, whole(slots), s.Instances, false), slots
 	}
+	from, until := slots[0].From, end(slots[0].Until)
 	rooms := map[onpath.Resources][]string{} // free machines by what they have
 	for _, name := range p.cal.Nodes(cloudlet) {
 		room, _, usable := p.cal.Room(name)
 		n := p.nodes[name]
-		if usable && n.Taken == (onpath.Resources{}) && p.cal.Peak(name, slots[0].From, end(slots[0].Until)) == (onpath.Resources{}) {
+		if usable && n.Taken == (onpath.Resources{}) && p.cal.Peak(name, from, until) == (onpath.Resources{}) {
 			rooms[room] = append(rooms[room], name)
 		}
 	}
@@ -147,37 +147,11 @@ func (p *promises) findLack(cloudlet string, slots []onpath.ReservationSlot, s *
 	return fmt.Sprintf("in cloudlet %s node %s lacks %s at %s", cloudlet, bestNode, parts(best), text(bestAt))
 }
 
-// parts names the parts of r that are not zero.
-func parts(r onpath.Resources) string {
-	var out []string
-	if r.CPU > 0 {
-		out = append(out, r.CPU.String()+" of CPU")
-	}
-	if r.Memory > 0 {
-		out = append(out, r.Memory.Rounded()+" of memory")
-	}
-	if r.Disk > 0 {
-		out = append(out, r.Disk.Rounded()+" of disk")
-	}
-	if r.Network > 0 {
-		out = append(out, r.Network.Rounded()+" of network")
-	}
-	return strings.Join(out, " and ")
-}
-
-// canStay reports whether an instance can stay on its node: it fits, or is nowhere more
-// than it was.
-func (p *promises) canStay(node string, slots []calendar.Slot, old *onpath.Reservation, now time.Time) bool {
-	if p.cal.Fits(node, slots) {
-		return true
-	}
-	for _, s := range slots {
-		for _, x := range differences(old.Status.Slots, []onpath.ReservationSlot{{From: s.From, Until: s.Until,
-			Capacity: s.Capacity}}, 1, 1, latest(s.From, now)) {
-			if x.more != (onpath.Resources{}) && x.from.Before(s.Until) {
-				return false
-			}
-		}
-	}
-	return true
+// tooManyDisplaced says that others made room as often as they have to.
+func tooManyDisplaced(d *decision, node string) error {
+	e := onpath.Errorf(onpath.CodeNoCapacity, "declined: node %s has no room for it beside what others have reserved, and "+
+		"%d running instances of others move at most within %s so that reservations of tenant %s can grow",
+		node, mostDisplaced, displacedWithin, d.key.Tenant)
+	e.Remedy = fmt.Sprintf("ask for less, ask again from %s on, or make another reservation", text(d.displaceAgain))
+	return e
 }

@@ -3,17 +3,18 @@
 // plan/calendar, what is paid in a control/ledger; each decision is one transaction of
 // the store. The planner is told of the reservations that run or soon will.
 //
-// Begin to read in apply.go, with a request: a queue (queue.go) owns the state (state.go), and
-// has one function at a time look at it or decide. What it decides by are promises (promises.go,
-// places.go), rows (rows.go, agenda.go) and accounting (accounting.go, pay.go, use.go); an
-// admission (admission.go, change.go, move.go, outage.go, due.go) decides by them alone. What
-// others look at meanwhile is on the board (board.go), what is over long since in the Past.
+// Begin to read in apply.go, with a demand (demand.go) and its terms: what follows from it alone.
+// A queue (queue.go) owns the state (state.go), and has one function at a time look at it or
+// decide. What it decides by are promises (promises.go, places.go), rows (rows.go, agenda.go) and
+// accounting (accounting.go, pay.go, use.go); an admission (admission.go, quota.go, change.go,
+// move.go, outage.go, due.go) decides by them alone. A decision (decision.go) is held in the
+// calendar until it is written. What others look at meanwhile is on the board (board.go), what is
+// over long since in the Past.
 package pool
 
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -111,6 +112,7 @@ type Cloudlet struct {
 
 // entry is a reservation as it is stored.
 type entry struct {
+	key      onpath.Key
 	obj      *onpath.Reservation // not changed in place
 	payments []payment
 	due      time.Time
@@ -123,15 +125,6 @@ type payment struct {
 	Begin    time.Time            `json:"begin"`
 	Prices   int64                `json:"prices"`
 	Segments []onpath.PaidSegment `json:"segments"`
-}
-
-// copyOf is a copy whose status may be changed; the rest is not changed in place.
-func copyOf(r *onpath.Reservation) *onpath.Reservation {
-	c := *r
-	st := &c.Status
-	st.Steps, st.Places = slices.Clone(st.Steps), slices.Clone(st.Places)
-	st.Slots, st.Notes = slices.Clone(st.Slots), slices.Clone(st.Notes)
-	return &c
 }
 
 // New makes a pool that knows nothing yet.

@@ -58,7 +58,7 @@ func (p *promises) takeUp(nodes []Node, cloudlets map[string]Cloudlet, now time.
 
 // setRoom has what is known of a node say what may be promised of it.
 func (p *promises) setRoom(n Node, now time.Time) {
-	room := atLeastNothing(n.Capacity.Sub(shareOf(n.Capacity, p.cloudlets[n.Cloudlet].Share)).Sub(n.Taken))
+	room := atLeastNothing(plan.TenantsPart(n.Capacity, p.cloudlets[n.Cloudlet].Share).Sub(n.Taken))
 	if was, _, _ := p.cal.Room(n.Name); was != room {
 		p.relief.look[n.Name] = true
 	}
@@ -72,11 +72,6 @@ func (p *promises) setRoom(n Node, now time.Time) {
 
 // refusal is how long a node that did not confirm is passed over.
 const refusal = 5 * time.Second
-
-// shareOf is the operator's share of a node, as the planner counts it.
-func shareOf(capacity onpath.Resources, percent int) onpath.Resources {
-	return capacity.Sub(plan.TenantsPart(capacity, percent))
-}
 
 func atLeastNothing(r onpath.Resources) onpath.Resources {
 	return onpath.Resources{CPU: max(r.CPU, 0), Memory: max(r.Memory, 0), Disk: max(r.Disk, 0), Network: max(r.Network, 0)}
@@ -111,35 +106,6 @@ func (p *promises) requestsOf(held []*decision, now time.Time) map[string]onpath
 	return asks
 }
 
-// bookPlaces books what a reservation promises.
-func (p *promises) bookPlaces(r *onpath.Reservation) { p.eachBooking(r, p.cal.Book, p.tenants.Book) }
-
-// freePlaces frees what enter booked.
-func (p *promises) freePlaces(r *onpath.Reservation) { p.eachBooking(r, p.cal.Free, p.tenants.Free) }
-
-func (p *promises) eachBooking(r *onpath.Reservation, node, tenant func(calendar.Booking)) {
-	st := &r.Status
-	if !st.State.Live() {
-		return
-	}
-	slots := whole(st.Slots)
-	for _, x := range st.Places {
-		node(calendar.Booking{Node: x.Node, Slots: slots})
-		if x.Leaving != "" {
-			node(calendar.Booking{Node: x.Leaving, Slots: booked(st.Slots, time.Time{}, x.LeavingUntil, 1)})
-		}
-	}
-	for _, cl := range []string{st.Cloudlet, ""} { // "": all together
-		name := tenantNode(onpath.KeyOf(r).Tenant, cl)
-		if _, _, known := p.tenants.Room(name); !known {
-			p.tenants.SetNode(name, name, onpath.Resources{}, true)
-		}
-		tenant(calendar.Booking{Node: name, Slots: booked(st.Slots, time.Time{}, calendar.Forever, len(st.Places))})
-	}
-}
-
-func tenantNode(tenant, cloudlet string) string { return tenant + "/" + cloudlet }
-
 func nodesOf(r *onpath.Reservation) []string {
 	var out []string
 	for _, x := range r.Status.Places {
@@ -162,7 +128,7 @@ func (p *promises) reservedBy(tenant string, now time.Time) onpath.Resources {
 func (p *promises) tenantsTotal(cloudlet string) (sum onpath.Resources) {
 	for _, name := range p.cal.Nodes(cloudlet) {
 		n := p.nodes[name]
-		sum = sum.Add(n.Capacity.Sub(shareOf(n.Capacity, p.cloudlets[cloudlet].Share)))
+		sum = sum.Add(plan.TenantsPart(n.Capacity, p.cloudlets[cloudlet].Share))
 	}
 	return sum
 }
@@ -206,7 +172,7 @@ func (p *promises) describe(cloudlet string, from, until, now time.Time) (onpath
 
 func (p *promises) describeNode(name, cloudlet string, from, until time.Time) onpath.NodeCapacity {
 	n := p.nodes[name]
-	share := shareOf(n.Capacity, p.cloudlets[cloudlet].Share)
+	share := n.Capacity.Sub(plan.TenantsPart(n.Capacity, p.cloudlets[cloudlet].Share)) // as the planner counts it
 	c := onpath.NodeCapacity{Node: name, Cloudlet: cloudlet, Usable: n.Usable, Total: n.Capacity, Share: share}
 	for _, s := range p.cal.Steps(name, from, until) {
 		promised := s.Promised.Add(n.Taken)

@@ -247,7 +247,7 @@ func (q *queue) takeUpGroup(g *group, revision int64) {
 			q.board.show(d.key, nil, false)
 			continue
 		}
-		e := &entry{obj: d.obj, payments: d.pay, index: -1}
+		e := &entry{key: d.key, obj: d.obj, payments: d.pay, index: -1}
 		q.state.rows.put(d.key, e)
 		q.plan(e)
 		note(nodes, nodesOf(d.obj))
@@ -288,7 +288,7 @@ func (q *queue) takeUp() {
 // know of it now. Callers hold mu.
 func (q *queue) plan(e *entry) {
 	soon := q.state.rows.schedule(e, q.state.clock())
-	q.board.show(onpath.KeyOf(e.obj), e.obj, soon)
+	q.board.show(e.key, e.obj, soon)
 	q.poke()
 }
 
@@ -318,7 +318,7 @@ func (q *queue) clear() {
 func (q *queue) schedule(e *entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.state.rows.entries[onpath.KeyOf(e.obj)] == e {
+	if q.state.rows.entries[e.key] == e {
 		q.plan(e)
 		q.publish()
 	}

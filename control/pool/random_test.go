@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan"
 )
 
 // TestRandomSequences: whatever is asked for, changed and cancelled, whichever nodes die and
@@ -383,7 +384,7 @@ func (s *sequence) check() {
 		s.t.Errorf("%s is reserved at the most, the quota is %s", has, most)
 	}
 	for name, n := range s.nodes {
-		room := atLeastNothing(n.Capacity.Sub(shareOf(n.Capacity, s.cls[n.Cloudlet].Share)))
+		room := plan.TenantsPart(n.Capacity, s.cls[n.Cloudlet].Share)
 		for _, at := range s.instants() {
 			sum := s.promisedAt(name, at)
 			if !room.Fits(sum) {

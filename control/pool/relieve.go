@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan"
 	"github.com/onpath/onpath/plan/calendar"
 )
 
@@ -167,7 +168,7 @@ func (p *promises) describeOversold(capacities map[string]onpath.Resources, shar
 		if !shared {
 			share = p.cloudlets[n.Cloudlet].Share
 		}
-		room := atLeastNothing(capacity.Sub(shareOf(capacity, share)).Sub(n.Taken))
+		room := atLeastNothing(plan.TenantsPart(capacity, share).Sub(n.Taken))
 		if at := p.promisedOver(name, room, now); len(at) > 0 {
 			notes = append(notes, fmt.Sprintf("node %s has promised more to reservations than it would have, from %s on: "+
 				"what has not begun moves as far as others have room, the rest stays", name, text(at[0])))

@@ -29,18 +29,6 @@ func (r *rows) clear() {
 		pending: map[onpath.Key]*group{}, tentative: map[onpath.Key]chan struct{}{}}
 }
 
-// stored is what reservations take of the store, those that are over included.
-type stored struct {
-	objects int
-	bytes   onpath.Size // about
-}
-
-// storedOf is what one reservation takes.
-func storedOf(r *onpath.Reservation) stored {
-	lines := len(r.Spec.Slots) + len(r.Status.Slots) + len(r.Status.Places) + len(r.Status.Steps) + len(r.Status.Notes)
-	return stored{1, onpath.Size(1000 + 80*lines)}
-}
-
 // put takes up another entry of a reservation; nil: there is none any more.
 func (r *rows) put(k onpath.Key, e *entry) {
 	s := r.stored[k.Tenant]
@@ -62,7 +50,7 @@ func (r *rows) put(k onpath.Key, e *entry) {
 
 // schedule notes when something of a reservation is due next. soon: it runs, or soon will.
 func (r *rows) schedule(e *entry, now time.Time) (soon bool) {
-	k, st := onpath.KeyOf(e.obj), &e.obj.Status
+	k, st := e.key, &e.obj.Status
 	r.agenda.drop(e)
 	delete(r.leaving, k)
 	if slices.ContainsFunc(st.Places, func(x onpath.ReservedPlace) bool { return x.Leaving != "" }) {

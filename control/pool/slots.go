@@ -10,30 +10,6 @@ import (
 // hour is how far ahead an open-ended reservation pays.
 const hour = time.Hour
 
-// slotsOf are the slots that a specification asks for; one without a beginning begins at
-// from.
-func slotsOf(s *onpath.ReservationSpec, from time.Time) []onpath.ReservationSlot {
-	if !s.From.IsZero() {
-		from = s.From.UTC()
-	}
-	if len(s.Slots) == 0 {
-		return []onpath.ReservationSlot{{From: from, Until: utc(s.Until), Capacity: s.Capacity}}
-	}
-	var out []onpath.ReservationSlot
-	for _, k := range s.Slots {
-		out = append(out, onpath.ReservationSlot{From: from, Until: utc(k.Until), Capacity: k.Capacity})
-		from = k.Until.UTC()
-	}
-	return out
-}
-
-func utc(t time.Time) time.Time {
-	if t.IsZero() {
-		return t
-	}
-	return t.UTC()
-}
-
 // end is a slot's end as calendars know it.
 func end(t time.Time) time.Time {
 	if t.IsZero() {
@@ -125,9 +101,10 @@ func differences(old, next []onpath.ReservationSlot, oldTimes, nextTimes int, at
 }
 
 func capacityAt(slots []onpath.ReservationSlot, t time.Time) onpath.Resources {
-	s := onpath.ReservationStatus{Slots: slots}
-	if k := s.At(t); k != nil {
-		return k.Capacity
+	for _, s := range slots {
+		if !t.Before(s.From) && t.Before(end(s.Until)) {
+			return s.Capacity
+		}
 	}
 	return onpath.Resources{}
 }
@@ -153,4 +130,79 @@ func earliest(a, b time.Time) time.Time {
 		return a
 	}
 	return b
+}
+
+// paidFor are the slots of a reservation as far as they are paid: an open-ended one pays
+// an hour ahead.
+func paidFor(st *onpath.ReservationStatus) []onpath.ReservationSlot {
+	if !st.End().IsZero() || len(st.Slots) == 0 {
+		return st.Slots
+	}
+	var out []onpath.ReservationSlot
+	for _, s := range st.Slots {
+		if s.From.Before(st.PaidUntil) {
+			s.Until = earliest(end(s.Until), st.PaidUntil)
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// paidEdges are now and the instants after it at which slots or payments change.
+func paidEdges(slots []onpath.ReservationSlot, payments []payment, now time.Time) []time.Time {
+	edges := map[time.Time]bool{now: true}
+	mark := func(t time.Time) {
+		if t.After(now) {
+			edges[t] = true
+		}
+	}
+	for _, s := range slots {
+		mark(s.From)
+		mark(s.Until)
+	}
+	for _, pay := range payments {
+		for _, s := range pay.Segments {
+			mark(s.From)
+			mark(s.Until)
+		}
+	}
+	return sortedTimes(edges)
+}
+
+// paidAt is the capacity that payments cover at an instant.
+func paidAt(payments []payment, at time.Time) (sum onpath.Resources) {
+	for _, pay := range payments {
+		for _, s := range pay.Segments {
+			if !at.Before(s.From) && at.Before(s.Until) {
+				for _, t := range s.Tiers {
+					sum = sum.Add(t)
+				}
+			}
+		}
+	}
+	return sum
+}
+
+// paidIn is the amount that segments hold in a part in which they do not change.
+func paidIn(segments []onpath.PaidSegment, x part) (sum onpath.Resources) {
+	for _, s := range segments {
+		if s.From.Before(x.until) && x.from.Before(s.Until) {
+			for _, t := range s.Tiers {
+				sum = sum.Add(t)
+			}
+			return sum
+		}
+	}
+	return sum
+}
+
+func clip(slots []calendar.Slot, until time.Time) []calendar.Slot {
+	var out []calendar.Slot
+	for _, s := range slots {
+		if s.From.Before(until) {
+			s.Until = earliest(s.Until, until)
+			out = append(out, s)
+		}
+	}
+	return out
 }

@@ -93,7 +93,7 @@ func (p *Pool) doAll(ctx context.Context, due []*entry, now time.Time) bool {
 	for _, e := range due {
 		w, err := p.doOne(ctx, e, now, list)
 		if done = done && err == nil; err != nil && !errors.Is(err, errAgain) {
-			p.log.Error("what is due of a reservation cannot be done; it is tried on", "reservation", onpath.KeyOf(e.obj), "err", err)
+			p.log.Error("what is due of a reservation cannot be done; it is tried on", "reservation", e.key, "err", err)
 		}
 		if w.g != nil {
 			written = append(written, w)
@@ -104,7 +104,7 @@ func (p *Pool) doAll(ctx context.Context, due []*entry, now time.Time) bool {
 
 // doOne has the next step of a reservation written, unless somebody changed it meanwhile.
 func (p *Pool) doOne(ctx context.Context, e *entry, now time.Time, list *prices) (writing, error) {
-	k, soon := onpath.KeyOf(e.obj), false
+	k, soon := e.key, false
 	w, err := p.write(ctx, func(s *state) (*decision, map[string]*ledger.Book, error) {
 		if s.broken || s.rows.entries[k] != e {
 			return nil, nil, nil

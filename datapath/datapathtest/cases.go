@@ -108,6 +108,7 @@ func Cases() []Case {
 		{"held-by", "established entries count to the tenant of their path, at once, where an operator's chain wraps a tenant's", heldBy},
 		{"wrapped-rest", "between an operator's chain and a tenant's, no forged RST ends a connection, and what begins counts to its tenant", wrappedRest},
 		{"outbound", "an instance's own traffic leaves, translated, or not at all", outbound},
+		{"outbound-forged", "no forged RST or FIN ends what an instance began, wherever that is", outboundForged},
 		{"outbound-big", "what an instance elsewhere sends of itself, and its answers, is told what the tunnel can hold", outboundBig},
 		{"outbound-errors", "ICMP errors about translated flows are translated, and let nothing private out", outboundErrors},
 		{"apply", "the same changes nothing; another replaces it whole", reapply},

@@ -131,7 +131,7 @@ func isNotAccepted(b *testbed, t onpath.Tuple, reverse bool, is ...*instance) {
 	p.flags, p.ack = syn|ack, 1001
 	b.send(gateway, at, p.bytes())
 	sent := p.bytes()
-	for _, i := range reversed(is) {
+	for _, i := range along(is, !reverse) {
 		sent = b.cross(hop{at: i, reverse: !reverse}, sent)
 		at = onpath.DeviceName(i.vport)
 	}
@@ -156,16 +156,23 @@ func adoptedWithin(b *testbed) {
 	guard := &chain{path: 1, tier: onpath.TierOperator, tenant: "operator", match: toServer(), elements: []*element{{instances: []*instance{op}}}}
 	web := &chain{path: 2, match: toServer(), elements: []*element{{instances: []*instance{fw}}}, began: b.h.Now().Add(-time.Second), adopt: time.Hour}
 	b.apply(&layout{chains: []*chain{guard, web}, instances: []*instance{op, fw}})
-	for i, times := range []int{1, 3} {
-		t := tcp4(uint16(1 + i))
+	for i, times := range []int{1, 3, 1, 3} {
+		t, reverse := tcp4(uint16(1+i)), i > 1
 		for range times {
 			b.says(t, false, ack, op)
 			b.says(t, true, ack, op)
 		}
+		for _, flags := range []uint8{syn, syn | ack, ack, syn} { // all from one end: the other one accepts nothing
+			b.says(t, reverse, flags, op)
+		}
 		if times > 1 {
 			b.livesOn(t, op)
 		}
-		isNotAccepted(b, t, false, op)
+		isNotAccepted(b, t, reverse, op)
+		if reverse {
+			b.says(t, true, syn, op, fw) // who speaks first meets the operator's first
+			continue
+		}
 		b.forward(t, op, fw)
 		b.backward(t, fw, op)
 		b.forward(t, op, fw)

@@ -61,6 +61,55 @@ func outbound(b *testbed) {
 	b.dropped(gateway, onpath.DeviceName(mute.vport), onpath.DropSpoofed)
 }
 
+// outboundForged: a RST or FIN whose number does not fit ends nothing that an instance of this
+// node or of another one began, so that a SYN behind it goes the connection's way.
+func outboundForged(b *testbed) {
+	fw, here, there := b.instance("fw", gateway), b.instance("here", gateway), b.instance("there", "n2")
+	l := one(&chain{path: 1, match: web()}, fw)
+	for n, is := range []*instance{here, there} {
+		is.own, is.routes = []netip.Addr{netip.AddrFrom4([4]byte{100, 64, 0, byte(9 + n)})}, true
+		l.instances = append(l.instances, is)
+	}
+	l.nat = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")}
+	b.apply(l)
+	for _, is := range []*instance{here, there} {
+		device, t := onpath.DeviceName(is.vport), tuple(tcp, is.own[0], 2000, server, 9)
+		var outside onpath.Tuple
+		inside := func(flags uint8, seq, acked uint32) {
+			p := newPacket(t)
+			p.flags, p.seq, p.ack = flags, seq, acked
+			b.send(is.node, device, p.bytes())
+			f := b.receive(gateway, serverNet)
+			add(&b.want(gateway, edgeVport).Out, f.Packet)
+			outside = tupleOf(f.Packet)
+		}
+		answer := func(flags uint8, seq uint32) packet {
+			p := newPacket(outside.Reverse())
+			p.flags, p.seq, p.ack = flags, seq, 1001
+			b.send(gateway, serverNet, p.bytes())
+			p.tuple = t.Reverse()
+			return p
+		}
+		arrives := func(flags uint8, seq uint32) {
+			b.t.Helper()
+			b.expect(is.node, device, answer(flags, seq).bytes())
+		}
+		const begins = 1<<30 + 12345
+		inside(syn, 1000, 0)
+		arrives(syn|ack, begins)
+		for n := range uint32(3) {
+			inside(ack, 1001, begins+1+n)
+			arrives(ack, begins+1+n)
+		}
+		for _, off := range []uint32{1 << 23, 1 << 31, 1<<32 - 1<<23} {
+			arrives(rst, begins+off)
+			arrives(syn, begins)
+			arrives(fin|ack, begins+off)
+			arrives(syn, begins)
+		}
+	}
+}
+
 // outboundBig: what an instance of another node sends of itself, and its answers, must fit
 // the tunnel, which no path says.
 func outboundBig(b *testbed) {

@@ -273,7 +273,7 @@ func (d *Driver) AgeTranslations(seconds uint32) {
 	var k flowKey
 	var v natValue
 	for it := m.Iterate(); it.Next(&k, &v); {
-		v.Seen = (v.Seen - seconds) & 0xffffff
+		v.Seen = v.Seen&^seenMask | (v.Seen-seconds)&seenMask
 		keys, values = append(keys, k), append(values, v)
 	}
 	for i := range keys {

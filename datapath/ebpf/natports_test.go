@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,7 +25,7 @@ import (
 // ages anything. The kernel has none of these ports for its own sockets until Remove.
 func TestPortsAreUsedAgain(t *testing.T) {
 	const asked = 300
-	c, gw := natTestbed(t)
+	c, gw := natTestbed(t, "gw")
 	reserved := func() (text string) {
 		c.in(gw.ns, func() error {
 			b, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_reserved_ports")
@@ -81,30 +82,24 @@ func TestPortsAreUsedAgain(t *testing.T) {
 	gw.dp = c.open(gw)
 }
 
-// TestForgedResetFreesNoPort: a RST whose sequence number does not fit, as anybody may send
-// it, gives the port of a connection that rests to nobody.
-func TestForgedResetFreesNoPort(t *testing.T) {
-	c, gw := natTestbed(t)
+// TestForgedPacketsMoveNoPort: where an instance of another node begins connections, a RST whose
+// sequence number does not fit, as anybody may send it, gives the port of one that rests to
+// nobody. Nor does a RST that ended an earlier one by the same ports. And no SYN from outside
+// keeps the port of one that has ended from others.
+func TestForgedPacketsMoveNoPort(t *testing.T) {
+	c, gw := natTestbed(t, "n2")
 	c.applyNAT(toServers())
-	c.answersByPort()
-	var l net.Listener
+	connect := c.connections()
+	ends, far := connect(5555)
+	c.must(resetBy(far, ends))
 	var heard *net.IPConn
-	c.in(c.server, func() (err error) {
-		l, err = net.Listen("tcp4", "10.9.0.2:8081")
-		return err
-	})
-	defer l.Close()
-	var lives, far net.Conn
 	c.in(filepath.Join(c.dir, "i16"), func() (err error) {
-		if heard, err = net.ListenIP("ip4:tcp", &net.IPAddr{IP: net.IPv4(100, 64, 0, 9)}); err == nil {
-			lives, err = net.DialTimeout("tcp", "10.9.0.2:8081", 3*time.Second)
-		}
+		heard, err = net.ListenIP("ip4:tcp", &net.IPAddr{IP: net.IPv4(100, 64, 0, 9)})
 		return err
 	})
 	defer heard.Close()
+	lives, far := connect(5555)
 	defer lives.Close()
-	far, err := l.Accept()
-	c.must(err)
 	defer far.Close()
 	says := func() {
 		t.Helper()
@@ -124,46 +119,89 @@ func TestForgedResetFreesNoPort(t *testing.T) {
 	if _, err := heard.Read(answer); err != nil {
 		t.Fatal(err)
 	}
-	to := far.RemoteAddr().(*net.TCPAddr)
-	rst := make([]byte, 20)
-	binary.BigEndian.PutUint16(rst, 8081)
-	binary.BigEndian.PutUint16(rst[2:], uint16(to.Port))
-	binary.BigEndian.PutUint32(rst[4:], binary.BigEndian.Uint32(answer[4:])+1<<31)
-	rst[12], rst[13] = 5<<4, 4
+	c.forge(far.RemoteAddr(), rstFlag, binary.BigEndian.Uint32(answer[4:])+1<<31)
+	for n := range 2 * natPorts {
+		if n%8 == 0 { // as if time had passed
+			gw.dp.AgeTranslations(31)
+		}
+		conn, far := connect(0)
+		if err := resetBy(far, conn); err != nil {
+			t.Fatalf("connection %d: %v", n, err)
+		}
+		c.forge(far.RemoteAddr(), synFlag, 0)
+	}
+	says()
+}
+
+// connections has the server listen; what it gives connects an instance with it by a port, 0
+// being any.
+func (c *testbed) connections() func(port int) (conn, far *net.TCPConn) {
+	c.t.Helper()
+	var l net.Listener
+	c.in(c.server, func() (err error) {
+		l, err = net.Listen("tcp4", "10.9.0.2:8081")
+		return err
+	})
+	c.t.Cleanup(func() { l.Close() })
+	return func(port int) (conn, far *net.TCPConn) {
+		c.t.Helper()
+		c.in(filepath.Join(c.dir, "i16"), func() error {
+			d := net.Dialer{Timeout: 3 * time.Second, LocalAddr: &net.TCPAddr{IP: net.IPv4(100, 64, 0, 9), Port: port}}
+			dialled, err := d.Dial("tcp4", "10.9.0.2:8081")
+			if err == nil {
+				conn = dialled.(*net.TCPConn)
+			}
+			return err
+		})
+		l.(*net.TCPListener).SetDeadline(time.Now().Add(3 * time.Second))
+		accepted, err := l.Accept()
+		c.must(err)
+		return conn, accepted.(*net.TCPConn)
+	}
+}
+
+// resetBy ends a connection by a RST, and waits until the other end has got it.
+func resetBy(conn, other *net.TCPConn) error {
+	if err := errors.Join(conn.SetLinger(0), conn.Close()); err != nil {
+		return err
+	}
+	other.SetReadDeadline(time.Now().Add(3 * time.Second))
+	if _, err := other.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		return fmt.Errorf("the connection must be reset, is %w", err)
+	}
+	return other.Close()
+}
+
+const synFlag, rstFlag = 2, 4
+
+// forge sends a packet with the server's address and port to that of a translated connection.
+func (c *testbed) forge(at net.Addr, flags byte, seq uint32) {
+	c.t.Helper()
+	to, b := at.(*net.TCPAddr), make([]byte, 20)
+	binary.BigEndian.PutUint16(b, 8081)
+	binary.BigEndian.PutUint16(b[2:], uint16(to.Port))
+	binary.BigEndian.PutUint32(b[4:], seq)
+	b[12], b[13] = 5<<4, flags
 	c.in(c.server, func() error {
 		conn, err := net.DialIP("ip4:tcp", &net.IPAddr{IP: net.IPv4(10, 9, 0, 2)}, &net.IPAddr{IP: to.IP})
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		_, err = conn.Write(rst)
+		_, err = conn.Write(b)
 		return err
 	})
-	for n := range 3 * natPorts {
-		if n%16 == 0 { // as if time had passed
-			gw.dp.AgeTranslations(31)
-		}
-		c.in(filepath.Join(c.dir, "i16"), func() error {
-			conn, err := net.DialTimeout("tcp", "10.9.0.2:8081", 3*time.Second)
-			if err != nil {
-				return fmt.Errorf("connection %d: %w", n, err)
-			}
-			other, err := l.Accept()
-			return errors.Join(err, conn.Close(), other.Close())
-		})
-	}
-	says()
 }
 
 // natPorts is how many ports natTestbed has for translations.
 const natPorts = 64
 
-// natTestbed has an instance whose flows are translated, once applyNAT is done.
-func natTestbed(t *testing.T) (*testbed, *testbedNode) {
+// natTestbed has an instance at a node whose flows are translated, once applyNAT is done.
+func natTestbed(t *testing.T, node string) (*testbed, *testbedNode) {
 	was := ebpf.SetNATPorts(natPorts, natPorts/4)
 	t.Cleanup(func() { ebpf.SetNATPorts(was[0], was[1]) })
 	c := newTestbed(t)
-	c.routed("gw", 16, "100.64.0.9/32")
+	c.routed(node, 16, "100.64.0.9/32")
 	c.instances[0].Own, c.instances[0].Routes = []netip.Addr{netip.MustParseAddr("100.64.0.9")}, true
 	return c, c.nodes["gw"]
 }
@@ -200,7 +238,7 @@ func (c *testbed) askFrom(instance, network, addr string) error {
 // get no port in common.
 func TestPortsAreOneFlows(t *testing.T) {
 	const rounds, each = 400, 12
-	c, gw := natTestbed(t)
+	c, gw := natTestbed(t, "gw")
 	c.applyNAT(toServers())
 	var server net.PacketConn
 	c.in(c.server, func() (err error) {

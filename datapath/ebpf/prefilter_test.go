@@ -12,7 +12,7 @@ import (
 // TestPrefilterOwn: replies to a translated flow reach the instance, though no rule names their
 // addresses: one address is the node's own.
 func TestPrefilterOwn(t *testing.T) {
-	c, gw := natTestbed(t)
+	c, gw := natTestbed(t, "gw")
 	c.applyNAT(onpath.Match{Dst: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}})
 	c.answersByPort()
 	if on, set := gw.dp.Prefilter(netip.MustParseAddr("10.9.0.1")); !on || set {

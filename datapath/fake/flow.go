@@ -49,6 +49,8 @@ type flow struct {
 	asked bool
 	// noted: adopted, and a SYN has come by it.
 	noted bool
+	// came: adopted, and a SYN has come by the other direction's entry at its instance.
+	came bool
 	// replied: a packet of the other direction has gone to where this one's come from.
 	replied bool
 }
@@ -161,15 +163,16 @@ func (n *Node) begunAnew(w *work, f *flow) bool {
 	}
 	m, back := n.back(w, f)
 	if !w.h.Begins() {
-		if back != nil && back.noted && w.h.Flags&packet.RST == 0 {
-			back.rst, w.accepts = true, true
-		}
+		n.noteAccepting(w, f, back)
 		return false
 	}
 	over, replied := hasEnded(f, back), f.replied || back != nil && back.packets > 0
 	switch {
 	case !over && (replied || f.kind != onpath.NextPass && !f.adopted):
 		f.noted = f.adopted
+		if back != nil && back.adopted && !f.adopted && m.vport != n.edgeVport() {
+			back.came = true
+		}
 		return false
 	case f.context == 0 || f.counts:
 		n.drop(w.key, f)
@@ -180,12 +183,27 @@ func (n *Node) begunAnew(w *work, f *flow) bool {
 		return false
 	default:
 		f.kind, f.next, f.functions, f.mirrors, f.adopted, f.answered = onpath.NextPending, 0, nil, nil, false, 0
-		f.noted, f.fin, f.rst, f.path, f.reverse = false, false, false, n.groups[f.context].Path, n.groups[f.context].Reverse
+		f.noted, f.came, f.fin, f.rst, f.path, f.reverse = false, false, false, false, n.groups[f.context].Path, n.groups[f.context].Reverse
 		if back != nil {
-			back.fin, back.rst = false, false
+			back.fin, back.rst, back.came = false, false, false
 		}
 	}
 	return true
+}
+
+// noteAccepting ends a connection that was led past a chain if a SYN-ACK accepts a SYN that was
+// led past with it. At the edge before an instance, that sees to the packet.
+func (n *Node) noteAccepting(w *work, f, back *flow) {
+	if w.h.Flags&packet.RST != 0 {
+		return
+	}
+	if back != nil && back.noted {
+		back.rst = true
+		w.accepts = w.accepts || w.key.vport != n.edgeVport() || back.kind != onpath.NextVport
+	}
+	if f.came {
+		f.rst, w.accepts = true, true
+	}
 }
 
 // back is the entry of the other direction of a packet's connection at the same place, nil
@@ -209,7 +227,10 @@ const endAhead = 1 << 22
 // nothing. Where that end has not been heard, each may.
 func (n *Node) endFits(w *work, f *flow) bool {
 	m, back := n.heardBack(w, f)
-	if back == nil || back.packets == 0 || !w.h.Whole() {
+	if back == nil || back.packets == 0 {
+		return !w.outside.IsValid() || n.nat.outward[w.h.Tuple.Reverse()].fits(w.b, &w.h)
+	}
+	if !w.h.Whole() {
 		return true
 	}
 	due := back.ack

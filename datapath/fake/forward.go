@@ -478,7 +478,7 @@ func (n *Node) noteReply(w *work, k flowKey, f *flow, from onpath.VportID) {
 	if w.h.Protocol == packet.TCP && w.h.Flags&(packet.SYN|packet.ACK) == packet.SYN|packet.ACK && w.h.Whole() && f.place != nil {
 		n.askFor(w, k, f)
 	}
-	if w.h.Protocol == packet.TCP && w.h.Flags&packet.SYN != 0 && f.kind == onpath.NextVport && f.next == from {
+	if w.h.Protocol == packet.TCP && w.h.Flags&packet.SYN != 0 && f.kind == onpath.NextVport && f.next == from && !f.adopted {
 		f.answered = from
 	}
 }

@@ -163,6 +163,11 @@ func (n *Node) fromUplink(device string, b []byte, h packet.Header) {
 		n.errorFromUplink(w, known)
 		return
 	}
+	if w.outside.IsValid() && n.pendingAtEdge(w, n.firstPath(t)) == nil { // what is translated is nobody's else
+		n.countIn(edge, h.Length)
+		n.countDrop(edge, onpath.DropClosed)
+		return
+	}
 	if n.unsteered(w, h.Verdict == packet.Fine) {
 		n.kernel(b, h)
 		return

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"time"
 
@@ -23,6 +24,47 @@ type natTable struct {
 type translation struct {
 	inside, outside onpath.Tuple // of packets that leave
 	seen            time.Time
+	out, in         half
+	ack             uint32 // TCP: the last acknowledgement number that left, but for its low bits
+	acked           bool   // one has left
+}
+
+// half is what one direction of a translation has shown.
+type half struct {
+	fin, rst bool
+	seen     time.Time
+}
+
+// note notes a packet of one direction; ends: its FIN or RST is one.
+func (f *half) note(h *packet.Header, now time.Time, ends bool) {
+	flags := h.Flags
+	if flags&(packet.RST|packet.SYN) == 0 && now.Unix() != f.seen.Unix() {
+		f.rst = false // its sender goes on: somebody else's
+	}
+	f.seen = now
+	f.fin = f.fin || ends && flags&packet.FIN != 0
+	f.rst = f.rst || ends && flags&packet.RST != 0
+}
+
+// noteOut notes a TCP packet that leaves. One of a handshake begins a connection by the ports of
+// one that has ended: nothing is known of that then.
+func (x *translation) noteOut(w *work, now time.Time) {
+	if w.h.Protocol != packet.TCP || !w.h.Whole() {
+		return
+	}
+	if w.h.Flags&packet.SYN != 0 && (x.out.rst || x.in.rst || x.out.fin && x.in.fin) {
+		x.out, x.in, x.acked = half{}, half{}, false
+	}
+	x.out.note(&w.h, now, true)
+	if w.h.Flags&(packet.ACK|packet.RST) == packet.ACK {
+		x.ack, x.acked = binary.BigEndian.Uint32(w.b[w.h.L4+8:])&^(endAhead-1), true
+	}
+}
+
+// fits reports whether who sends by a translation may take the FIN or RST of a packet that has
+// come in by it for one.
+func (x *translation) fits(b []byte, h *packet.Header) bool {
+	return x == nil || !x.acked || !h.Whole() || binary.BigEndian.Uint32(b[h.L4+4:])-x.ack <= 2*endAhead
 }
 
 func newNATTable() natTable {
@@ -58,6 +100,7 @@ func (t *natTable) out(n *Node, w *work, u *Uplink) onpath.DropReason {
 		t.outward[inside], t.inward[outside.Reverse()] = x, x
 	}
 	x.seen = n.now()
+	x.noteOut(w, x.seen)
 	packet.SetAddress(w.b, &w.h, true, x.outside.Src)
 	if x.outside.SrcPort != inside.SrcPort {
 		packet.SetPort(w.b, &w.h, true, x.outside.SrcPort)
@@ -131,6 +174,9 @@ func (t *natTable) in(n *Node, b []byte, h *packet.Header) {
 		return
 	}
 	x.seen = n.now()
+	if h.Protocol == packet.TCP {
+		x.in.note(h, x.seen, x.fits(b, h))
+	}
 	packet.SetAddress(b, h, false, x.inside.Src)
 	if x.inside.SrcPort != x.outside.SrcPort {
 		packet.SetPort(b, h, false, x.inside.SrcPort)

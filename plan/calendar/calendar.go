@@ -99,18 +99,26 @@ func (c *Calendar) Nodes(cloudlet string) []string {
 // Book enters a booking, whether or not it fits: Fits and Place say that.
 func (c *Calendar) Book(b Booking) {
 	if n := c.nodes[b.Node]; n != nil {
-		for _, s := range b.Slots {
-			n.time.add(key(s.From), key(s.Until), amounts(s.Capacity))
-		}
+		n.book(spansOf(b.Slots))
 	}
 }
 
 // Free takes a booking out that Book entered, or the part of one since.
 func (c *Calendar) Free(b Booking) {
 	if n := c.nodes[b.Node]; n != nil {
-		for _, s := range b.Slots {
-			n.time.remove(key(s.From), key(s.Until), amounts(s.Capacity))
-		}
+		n.free(spansOf(b.Slots))
+	}
+}
+
+func (n *node) book(spans []span) {
+	for _, s := range spans {
+		n.time.add(s.from, s.until, s.want)
+	}
+}
+
+func (n *node) free(spans []span) {
+	for _, s := range spans {
+		n.time.remove(s.from, s.until, s.want)
 	}
 }
 
@@ -149,10 +157,9 @@ func (c *Calendar) Steps(name string, from, until time.Time) []Step {
 // promised there.
 func (c *Calendar) Fits(name string, slots []Slot) bool {
 	n := c.nodes[name]
-	return n != nil && n.usable && n.fits(slots)
-}
-
-func (n *node) fits(slots []Slot) bool {
+	if n == nil || !n.usable {
+		return false
+	}
 	_, ok := n.fullness(spansOf(slots))
 	return ok
 }
@@ -169,6 +176,25 @@ func spansOf(slots []Slot) []span {
 		out[i] = span{key(s.From), key(s.Until), amounts(s.Capacity)}
 	}
 	return out
+}
+
+// key is a time as timelines order it: nanoseconds since 1970, or an end of them.
+func key(t time.Time) int64 {
+	if t.Before(time.Unix(0, math.MinInt64+1)) {
+		return math.MinInt64 + 1
+	}
+	if t.After(Forever) {
+		return math.MaxInt64
+	}
+	return t.UnixNano()
+}
+
+func amounts(r onpath.Resources) vector {
+	return vector{int64(r.CPU), int64(r.Memory), int64(r.Disk), int64(r.Network)}
+}
+
+func (v vector) resources() onpath.Resources {
+	return onpath.Resources{CPU: onpath.CPU(v[0]), Memory: onpath.Size(v[1]), Disk: onpath.Size(v[2]), Network: onpath.Rate(v[3])}
 }
 
 // fullness is how full the node would be with the slots at the worst instant, by its
@@ -216,14 +242,16 @@ func (n *node) fullnessBound(slots []span) (worst float64) {
 // fullest that fits, the first by name of equal ones; apart: no node twice. It is nil if
 // not all fit. Nothing is entered.
 func (c *Calendar) Place(cloudlet string, slots []Slot, n int, apart bool) []string {
-	var chosen []string
-	var tried []Booking
+	return c.place(cloudlet, spansOf(slots), n, apart)
+}
+
+func (c *Calendar) place(cloudlet string, spans []span, n int, apart bool) (chosen []string) {
+	var tried []*node
 	defer func() {
-		for _, b := range tried {
-			c.Free(b)
+		for _, n := range tried {
+			n.free(spans)
 		}
 	}()
-	spans := spansOf(slots)
 	for range n {
 		best := c.fullest(cloudlet, spans, chosen, apart)
 		if best == nil {
@@ -231,9 +259,8 @@ func (c *Calendar) Place(cloudlet string, slots []Slot, n int, apart bool) []str
 		}
 		chosen = append(chosen, best.name)
 		if len(chosen) < n {
-			b := Booking{best.name, slots}
-			c.Book(b)
-			tried = append(tried, b)
+			best.book(spans)
+			tried = append(tried, best)
 		}
 	}
 	return chosen
@@ -291,20 +318,29 @@ func (c *Calendar) Lack(name string, slots []Slot) (at time.Time, lack onpath.Re
 	if n == nil {
 		return time.Time{}, onpath.Resources{}
 	}
-	for _, s := range slots {
-		limit := amounts(n.room).minus(amounts(s.Capacity))
-		x, v, over := n.time.firstOver(key(s.From), key(s.Until), limit, amounts(s.Capacity))
+	for _, s := range spansOf(slots) {
+		limit := amounts(n.room).minus(s.want)
+		x, v, over := n.time.firstOver(s.from, s.until, limit, s.want)
 		if !over {
 			continue
 		}
 		short := v.minus(limit)
 		for i := range short {
 			short[i] = max(short[i], 0)
-			if amounts(s.Capacity)[i] == 0 {
+			if s.want[i] == 0 {
 				short[i] = 0
 			}
 		}
 		return time.Unix(0, x).UTC(), short.resources()
 	}
 	return time.Time{}, onpath.Resources{}
+}
+
+// Earliest is how much later the slots would have to begin for n instances to fit into
+// one of the cloudlets; false if they never do, or not before what is searched for
+// several instances ends.
+func (c *Calendar) Earliest(cloudlets []string, slots []Slot, n int, apart bool) (later time.Duration, ok bool) {
+	spans := spansOf(slots)
+	d, ok := c.earliest(cloudlets, spans, n, apart)
+	return time.Duration(d), ok
 }

@@ -81,12 +81,22 @@ func (b *brute) place(cloudlet string, slots []Slot, n int, apart bool) (chosen 
 func (b *brute) earliest(cloudlets []string, slots []Slot, n int, apart bool) (time.Duration, bool) {
 	for d := range 3 * horizon {
 		for _, cl := range cloudlets {
-			if b.place(cl, shifted(slots, int64(d)*int64(time.Second)), n, apart) != nil {
+			if b.place(cl, postponed(slots, time.Duration(d)*time.Second), n, apart) != nil {
 				return time.Duration(d) * time.Second, true
 			}
 		}
 	}
 	return 0, false
+}
+
+func postponed(slots []Slot, d time.Duration) (out []Slot) {
+	for _, s := range slots {
+		if s.Until != Forever {
+			s.Until = s.Until.Add(d)
+		}
+		out = append(out, Slot{s.From.Add(d), s.Until, s.Capacity})
+	}
+	return out
 }
 
 func sortedNames(m map[string]onpath.Resources) []string {

@@ -3,21 +3,10 @@ package calendar
 import (
 	"math"
 	"slices"
-	"time"
-
-	"github.com/onpath/onpath"
 )
 
 // vector is ⟨cpu, memory, disk, network⟩ in the units of onpath.Resources.
 type vector [4]int64
-
-func amounts(r onpath.Resources) vector {
-	return vector{int64(r.CPU), int64(r.Memory), int64(r.Disk), int64(r.Network)}
-}
-
-func (v vector) resources() onpath.Resources {
-	return onpath.Resources{CPU: onpath.CPU(v[0]), Memory: onpath.Size(v[1]), Disk: onpath.Size(v[2]), Network: onpath.Rate(v[3])}
-}
 
 func (v vector) plus(o vector) vector {
 	return vector{v[0] + o[0], v[1] + o[1], v[2] + o[2], v[3] + o[3]}
@@ -47,17 +36,6 @@ func (v vector) exceeds(limit, wanted vector) bool {
 		}
 	}
 	return false
-}
-
-// key is a time as timelines order it: nanoseconds since 1970, or an end of them.
-func key(t time.Time) int64 {
-	if t.Before(time.Unix(0, math.MinInt64+1)) {
-		return math.MinInt64 + 1
-	}
-	if t.After(Forever) {
-		return math.MaxInt64
-	}
-	return t.UnixNano()
 }
 
 // timeline is a function from time to a vector: zero before its first point, constant
