@@ -66,6 +66,9 @@ const MaxLeaseTTL = 24 * time.Hour
 // LeaseResources is what one leased module counts for.
 var LeaseResources = Resources{CPU: 200, Memory: 32 << 20}
 
+// LeaseDisk is what the blobs of a publisher's modules may have on a node.
+const LeaseDisk = Size(256 << 20)
+
 // LeasePlan is what a node needs to admit leases by itself, also without a server.
 type LeasePlan struct {
 	Spec       LeasesSpec  `json:"spec"`
@@ -129,9 +132,11 @@ type LeaseSpec struct {
 	Serves    []ServedPort `json:"serves,omitempty"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// ServesOnly: the module is given no packets but those to its ports; To says nothing.
-	ServesOnly bool      `json:"servesOnly,omitempty"`
-	Since      time.Time `json:"since"`
-	Until      time.Time `json:"until"`
+	ServesOnly bool `json:"servesOnly,omitempty"`
+	// Fetch are the hosts from which the module may fetch.
+	Fetch []string  `json:"fetch,omitempty"`
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"`
 	// Vport is where the publisher's engine is at the node.
 	Vport VportID `json:"vport,omitempty"`
 }

@@ -181,7 +181,7 @@ func (j *leaseJoin) classify(leases []LocalLease) {
 
 // engineOf is the function that runs all modules of a publisher.
 func engineOf(own []LocalLease) FunctionSpec {
-	w := &WasmSpec{Outbound: OutboundNAT}
+	w := &WasmSpec{Outbound: OutboundNAT, Disk: LeaseDisk}
 	f := Function{Spec: FunctionSpec{Wasm: w, State: StateNone, Packets: PacketsOriginate}}
 	for i := range own {
 		l := &own[i]
@@ -196,7 +196,8 @@ func engineOf(own []LocalLease) FunctionSpec {
 			}
 		}
 		w.Modules = append(w.Modules, WasmModule{
-			Name: l.Name, Module: l.URL, Code: l.Code, Select: []Selector{s}, Ports: l.Serves, Config: configOf(l.Properties), None: NoneBypass,
+			Name: l.Name, Module: l.URL, Code: l.Code, Select: []Selector{s}, Ports: l.Serves, Config: configOf(l.Properties),
+			Fetch: l.Fetch, None: NoneBypass,
 		})
 		f.Spec.Resources = f.Spec.Resources.Add(LeaseResources)
 	}

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +27,9 @@ type WasmSpec struct {
 	// Outbound: none | nat. What becomes of datagrams that modules send from the instance's
 	// own address. Default none.
 	Outbound Outbound `json:"outbound,omitempty"`
+	// Disk is what the blobs of modules may have on the node's disk, all together. Default
+	// DefaultModuleDisk; the operator may give less (moduleDisk in onpath.yaml).
+	Disk Size `json:"disk,omitempty"`
 }
 
 // WasmModule is one module of a function.
@@ -41,6 +46,8 @@ type WasmModule struct {
 	Ports []ServedPort `json:"ports,omitempty"`
 	// Config is what the module is told, by name. A change reaches it while it runs.
 	Config Env `json:"config,omitempty"`
+	// Fetch are the hosts from which the module may fetch by HTTP: HOST, or HOST:PORT.
+	Fetch []string `json:"fetch,omitempty"`
 	// Budget is the mean time that one packet may take, measured on batches. Default
 	// DefaultModuleBudget.
 	Budget Duration `json:"budget,omitempty"`
@@ -51,6 +58,9 @@ type WasmModule struct {
 
 // DefaultModuleBudget is the mean time that a packet may take in a module.
 const DefaultModuleBudget = Duration(20 * time.Microsecond)
+
+// DefaultModuleDisk is what the blobs of an instance's modules may have.
+const DefaultModuleDisk = Size(64 << 20)
 
 // Emit bounds what an instance's modules send by themselves.
 type Emit struct {
@@ -64,6 +74,9 @@ const (
 	MaxModules      = 16
 	MaxServedPorts  = 16
 	MaxModuleBudget = Duration(time.Millisecond)
+	MaxModuleDisk   = Size(4 << 30) // of an instance
+	maxFetchHosts   = 16
+	maxHostName     = 255
 	maxEmitPackets  = 1_000_000
 	maxEmitRate     = Rate(10_000_000_000)
 )
@@ -112,10 +125,11 @@ func (w *WasmSpec) shape(function string, _ Health) any {
 		Function string
 		Ports    []ServedPort
 		Outbound Outbound
-	}{function, w.Ports, w.Outbound}
+		Disk     Size
+	}{function, w.Ports, w.Outbound, w.Disk}
 }
 
-func (w *WasmSpec) fix() { *w = WasmSpec{Ports: w.Ports, Outbound: w.Outbound} }
+func (w *WasmSpec) fix() { *w = WasmSpec{Ports: w.Ports, Outbound: w.Outbound, Disk: w.Disk} }
 
 func (w *WasmSpec) told(s *FunctionSpec) string {
 	told := struct {
@@ -150,6 +164,9 @@ func (w *WasmSpec) validate(v *validation, at string, s *FunctionSpec) {
 	byDefault(&w.Emit.Rate, DefaultEmit.Rate)
 	v.number(at+".emit.packets", int(w.Emit.Packets), 1, maxEmitPackets)
 	quantity(v, at+".emit.rate", w.Emit.Rate, 1000, maxEmitRate)
+	if w.Disk != 0 {
+		quantity(v, at+".disk", w.Disk, 1<<20, MaxModuleDisk)
+	}
 	enum(v, at+".outbound", &w.Outbound, OutboundNone, OutboundNone, OutboundNAT)
 	if len(s.Health.Exec) > 0 {
 		v.add("spec.health.exec", "write tcp: PORT, or take it out", "a wasm function has no programs to run")
@@ -179,9 +196,41 @@ func (v *validation) module(at string, m *WasmModule) {
 		v.selector(index(at+".select", i), &m.Select[i], noFamily, &ChainSpec{})
 	}
 	v.env(at+".config", m.Config)
+	checkFetchHosts(v, at+".fetch", m.Fetch)
 	byDefault(&m.Budget, DefaultModuleBudget)
 	quantity(v, at+".budget", m.Budget, minBudget, MaxModuleBudget)
 	enum(v, at+".none", &m.None, NoneDrop, NoneDrop, NoneBypass)
+}
+
+func checkFetchHosts(v *validation, at string, hosts []string) {
+	if len(hosts) > maxFetchHosts {
+		v.add(at, "", "%d hosts are too many; at most %d", len(hosts), maxFetchHosts)
+		return
+	}
+	for i, h := range hosts {
+		if _, ok := FetchHost(h); !ok {
+			v.add(index(at, i), "write example.com or 192.0.2.1:8080", "%s is no host to fetch from", quote(h))
+		}
+	}
+}
+
+var hostName = regexp.MustCompile(`^[a-z0-9_]([-a-z0-9_.]*[a-z0-9_])?$`)
+
+// FetchHost is HOST or HOST:PORT as HOST:PORT, in small letters; without a port it is that of HTTP.
+func FetchHost(text string) (string, bool) {
+	text = strings.ToLower(text)
+	if a, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
+		return netip.AddrPortFrom(a, 80).String(), a.Zone() == ""
+	}
+	if a, err := netip.ParseAddrPort(text); err == nil {
+		return a.String(), a.Port() != 0 && a.Addr().Zone() == ""
+	}
+	host, port, found := strings.Cut(text, ":")
+	if !found {
+		port = "80"
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return host + ":" + strconv.FormatUint(n, 10), err == nil && n != 0 && len(host) <= maxHostName && hostName.MatchString(host)
 }
 
 func (v *validation) served(at string, ports []ServedPort) {

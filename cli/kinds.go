@@ -123,7 +123,8 @@ func openInline(_ context.Context, conf *config.Node, _ *client.Client, log *slo
 func engineDir(conf *config.Node) string { return filepath.Join(conf.StateDir, "wasm") }
 
 func openEngines(_ context.Context, conf *config.Node, _ *client.Client, log *slog.Logger) (onpath.Runtime, error) {
-	d, err := wasm.New(wasm.Options{Dir: engineDir(conf), Log: log, Blocks: offeredBlocks(conf)})
+	d, err := wasm.New(wasm.Options{Dir: engineDir(conf), Log: log, Blocks: offeredBlocks(conf),
+		FetchTargets: plain(conf.FetchTargets), Disk: conf.ModuleDisk})
 	if err != nil {
 		return nil, err
 	}

@@ -5,17 +5,20 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/engine/afxdp"
+	"github.com/onpath/onpath/engine/blob"
 	"github.com/onpath/onpath/engine/control"
 	"github.com/onpath/onpath/internal/packet"
 )
@@ -45,6 +48,16 @@ type Engine struct {
 	served  *served
 	asked   *asked // while a datagram is met
 	trial   *Trial // takes what modules send, where there is no device
+
+	// What modules have beside the packets; each has its own locks.
+	ended   context.Context // with the engine
+	end     context.CancelFunc
+	disk    atomic.Pointer[blob.Store] // nil: no blobs
+	supply  *supply
+	fetcher *http.Client
+	teller  *http.Client
+	telling chan struct{}
+	kept    kept
 }
 
 // outage is a module that has left the list by itself.
@@ -61,8 +74,11 @@ func New(log *slog.Logger, out io.Writer) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the engine: %w", err)
 	}
-	return &Engine{log: log, out: out, wake: fd, events: make(chan func(), 256), outs: map[string]*outage{}, states: map[string]*store{},
-		rights: onpath.PacketsKeep}, nil
+	e := &Engine{log: log, out: out, wake: fd, events: make(chan func(), 256), outs: map[string]*outage{}, states: map[string]*store{},
+		rights: onpath.PacketsKeep, supply: newSupply(), telling: make(chan struct{}, maxTelling)}
+	e.ended, e.end = context.WithCancel(context.Background())
+	e.fetcher, e.teller = newFetcher(e.supply), newTeller(e.supply)
+	return e, nil
 }
 
 // do runs f between two batches and waits for it.
@@ -219,6 +235,7 @@ func (e *Engine) rest() {
 }
 
 func (e *Engine) closeAll() {
+	e.end()
 	for _, m := range e.list {
 		m.close()
 	}
@@ -239,10 +256,12 @@ func (e *Engine) Set(ctx context.Context, c control.Config) error {
 		return err
 	}
 	var list, fresh, told []*module
-	drop := func() {
-		for _, m := range fresh {
-			m.close()
-		}
+	drop := func() { // between two batches: they may have streams already
+		_ = e.do(e.ended, func() {
+			for _, m := range fresh {
+				m.close()
+			}
+		})
 	}
 	names := map[string]bool{}
 	for i := range c.Modules {
@@ -279,7 +298,8 @@ func same(have []*module, spec *onpath.WasmModule) *module {
 }
 
 func (e *Engine) hostFor(ctx context.Context, spec onpath.WasmModule) *host {
-	h := &host{e: e, metrics: map[string]uint64{}, lines: newQuota(logLines), config: spec.Config}
+	h := &host{e: e, metrics: map[string]uint64{}, lines: newQuota(logLines), config: spec.Config, streams: newStreams(),
+		fetches: newQuota(fetchRate), tells: newQuota(tellRate), writes: newPace(writeRate), writing: map[string]*blob.Writer{}}
 	_ = e.do(ctx, func() {
 		if h.state = e.states[spec.Name]; h.state == nil {
 			h.state = &store{values: map[string][]byte{}}

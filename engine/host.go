@@ -5,7 +5,9 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,11 +17,13 @@ import (
 	"github.com/tetratelabs/wazero/api"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/engine/blob"
 	"github.com/onpath/onpath/engine/wasm"
 )
 
 // Blocks are the building blocks that this engine offers, as modules import them.
-var Blocks = []string{"clock/1", "config/1", "datagram/1", "http/1", "kv/1", "log/1", "metric/1", "packet/1", "random/1", "timer/1"}
+var Blocks = []string{"blob/1", "body/1", "clock/1", "config/1", "datagram/1", "fetch/1", "http/1", "kv/1", "log/1", "metric/1",
+	"notify/1", "packet/1", "random/1", "timer/1"}
 
 // Quotas of what one module asks of the host.
 const (
@@ -59,10 +63,18 @@ type host struct {
 	calls   int    // in this event
 	open    bool   // it is the engine's goroutine that calls; before, nothing is answered
 	answer  *answer
+	streams streams
+	fetches quota
+	tells   quota
+	writes  *pace                   // what it writes to the disk
+	writing map[string]*blob.Writer // blobs that it adds to
 }
 
 // answer is what a module says to a request.
 type answer struct {
+	asked  *http.Request
+	upload io.Reader // the request's body
+	kept   *reply    // it is answered later
 	status int
 	kind   string
 	body   []byte
@@ -93,6 +105,25 @@ var functions = map[wasm.Import]function{
 	{Module: "kv/1", Name: "delete"}:       {"ii", "i", (*host).kvDelete},
 	{Module: "datagram/1", Name: "send"}:   {"iiiii", "i", (*host).sendDatagram},
 	{Module: "http/1", Name: "respond"}:    {"iiiii", "i", (*host).respond},
+	{Module: "body/1", Name: "keep"}:       {"", "i", (*host).keep},
+	{Module: "body/1", Name: "header"}:     {"iiii", "i", (*host).requestHeader},
+	{Module: "body/1", Name: "begin"}:      {"iiii", "i", (*host).beginAnswer},
+	{Module: "body/1", Name: "write"}:      {"iii", "i", (*host).writeAnswer},
+	{Module: "body/1", Name: "blob"}:       {"iiill", "i", (*host).writeBlob},
+	{Module: "body/1", Name: "end"}:        {"i", "i", (*host).endAnswer},
+	{Module: "body/1", Name: "read"}:       {"i", "i", (*host).streamRead},
+	{Module: "body/1", Name: "cancel"}:     {"i", "i", (*host).streamCancel},
+	{Module: "fetch/1", Name: "get"}:       {"iiii", "i", (*host).fetchGet},
+	{Module: "fetch/1", Name: "store"}:     {"iiiii", "i", (*host).fetchStore},
+	{Module: "fetch/1", Name: "read"}:      {"i", "i", (*host).streamRead},
+	{Module: "fetch/1", Name: "cancel"}:    {"i", "i", (*host).streamCancel},
+	{Module: "blob/1", Name: "find"}:       {"iiiii", "i", (*host).blobFind},
+	{Module: "blob/1", Name: "create"}:     {"iiii", "i", (*host).blobCreate},
+	{Module: "blob/1", Name: "add"}:        {"iiii", "i", (*host).blobAdd},
+	{Module: "blob/1", Name: "whole"}:      {"ii", "i", (*host).blobWhole},
+	{Module: "blob/1", Name: "read"}:       {"iilii", "i", (*host).blobRead},
+	{Module: "blob/1", Name: "delete"}:     {"ii", "i", (*host).blobDelete},
+	{Module: "notify/1", Name: "send"}:     {"iiiii", "i", (*host).notify},
 }
 
 func types(s string) (out []api.ValueType) {
@@ -132,9 +163,9 @@ func (h *host) offer(ctx context.Context, r wazero.Runtime, read *wasm.Module) e
 	return nil
 }
 
-// bytes are the module's, of a length that is at most most; what lies outside its memory
+// window are bytes of the module's, of a length that is at most most; what lies outside its memory
 // traps.
-func bytes(mem api.Memory, at, n uint64, most uint32) ([]byte, bool) {
+func window(mem api.Memory, at, n uint64, most uint32) ([]byte, bool) {
 	if u(n) > most {
 		return nil, false
 	}
@@ -146,7 +177,7 @@ func bytes(mem api.Memory, at, n uint64, most uint32) ([]byte, bool) {
 }
 
 func (h *host) sendPacket(mem api.Memory, s []uint64) {
-	b, ok := bytes(mem, s[0], s[1], maxData)
+	b, ok := window(mem, s[0], s[1], maxData)
 	if !ok {
 		s[0] = result(tooLarge)
 		return
@@ -155,7 +186,7 @@ func (h *host) sendPacket(mem api.Memory, s []uint64) {
 }
 
 func (h *host) writeLog(mem api.Memory, s []uint64) {
-	b, ok := bytes(mem, s[0], min(s[1], maxLogLine), maxLogLine)
+	b, ok := window(mem, s[0], min(s[1], maxLogLine), maxLogLine)
 	if !ok || !h.lines.take(1, time.Now()) {
 		h.silent++
 		return
@@ -164,7 +195,7 @@ func (h *host) writeLog(mem api.Memory, s []uint64) {
 }
 
 func (h *host) setMetric(mem api.Memory, s []uint64) {
-	b, ok := bytes(mem, s[0], s[1], maxName)
+	b, ok := window(mem, s[0], s[1], maxName)
 	if !ok {
 		return
 	}
@@ -180,7 +211,7 @@ func (h *host) random32(_ api.Memory, s []uint64) {
 }
 
 func (h *host) randomFill(mem api.Memory, s []uint64) {
-	if b, ok := bytes(mem, s[0], s[1], 4096); ok {
+	if b, ok := window(mem, s[0], s[1], 4096); ok {
 		_, _ = rand.Read(b)
 	}
 }
@@ -195,7 +226,7 @@ func (h *host) setTimer(_ api.Memory, s []uint64) {
 
 // give writes a value into the module's memory, as far as there is room for it.
 func give(mem api.Memory, value []byte, at, room uint64) uint64 {
-	out, ok := bytes(mem, at, room, 1<<30)
+	out, ok := window(mem, at, room, 1<<30)
 	if ok {
 		copy(out, value)
 	}
@@ -203,7 +234,7 @@ func give(mem api.Memory, value []byte, at, room uint64) uint64 {
 }
 
 func (h *host) getConfig(mem api.Memory, s []uint64) {
-	name, ok := bytes(mem, s[0], s[1], maxName)
+	name, ok := window(mem, s[0], s[1], maxName)
 	value, there := h.config[string(name)]
 	if !ok || !there {
 		s[0] = result(absent)
@@ -213,7 +244,7 @@ func (h *host) getConfig(mem api.Memory, s []uint64) {
 }
 
 func (h *host) kvGet(mem api.Memory, s []uint64) {
-	key, ok := bytes(mem, s[0], s[1], maxKey)
+	key, ok := window(mem, s[0], s[1], maxKey)
 	value, there := h.state.values[string(key)]
 	if !ok || !there {
 		s[0] = result(absent)
@@ -226,8 +257,8 @@ func (h *host) kvGet(mem api.Memory, s []uint64) {
 const entryBytes = 64
 
 func (h *host) kvPut(mem api.Memory, s []uint64) {
-	key, ok := bytes(mem, s[0], s[1], maxKey)
-	value, ok2 := bytes(mem, s[2], s[3], maxValue)
+	key, ok := window(mem, s[0], s[1], maxKey)
+	value, ok2 := window(mem, s[2], s[3], maxValue)
 	if !ok || !ok2 {
 		s[0] = result(tooLarge)
 		return
@@ -247,7 +278,7 @@ func (h *host) kvPut(mem api.Memory, s []uint64) {
 }
 
 func (h *host) kvDelete(mem api.Memory, s []uint64) {
-	key, ok := bytes(mem, s[0], s[1], maxKey)
+	key, ok := window(mem, s[0], s[1], maxKey)
 	value, there := h.state.values[string(key)]
 	if !ok || !there {
 		s[0] = result(absent)
@@ -259,8 +290,8 @@ func (h *host) kvDelete(mem api.Memory, s []uint64) {
 }
 
 func (h *host) sendDatagram(mem api.Memory, s []uint64) {
-	to, _ := bytes(mem, s[1], 16, 16)
-	data, ok := bytes(mem, s[3], s[4], 1400)
+	to, _ := window(mem, s[1], 16, 16)
+	data, ok := window(mem, s[3], s[4], 1400)
 	if !ok {
 		s[0] = result(tooLarge)
 		return
@@ -270,17 +301,17 @@ func (h *host) sendDatagram(mem api.Memory, s []uint64) {
 }
 
 func (h *host) respond(mem api.Memory, s []uint64) {
-	kind, ok := bytes(mem, s[1], s[2], 128)
-	body, ok2 := bytes(mem, s[3], s[4], maxAnswer)
+	kind, ok := window(mem, s[1], s[2], 128)
+	body, ok2 := window(mem, s[3], s[4], maxAnswer)
 	status := int(u(s[0]))
 	if !ok || !ok2 || status < 200 || status > 599 {
 		s[0] = result(tooLarge)
 		return
 	}
-	if h.answer == nil || h.answer.status != 0 {
+	if h.answer == nil || h.answer.status != 0 || h.answer.kept != nil {
 		s[0] = result(refused)
 		return
 	}
-	*h.answer = answer{status: status, kind: string(kind), body: slices.Clone(body)}
+	h.answer.status, h.answer.kind, h.answer.body = status, string(kind), slices.Clone(body)
 	s[0] = 0
 }

@@ -10,11 +10,13 @@ import (
 	"github.com/elastic/go-seccomp-bpf"
 	"github.com/landlock-lsm/go-landlock/landlock"
 	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
 )
 
 // The limits of an engine's process beside its control group's.
 const (
-	maxOpenFiles = 256
+	maxOpenFiles = 2048
 	maxThreads   = 64
 )
 
@@ -65,7 +67,7 @@ func emptyRoot(dir string) error {
 
 func limitProcess() error {
 	for limit, most := range map[int]uint64{
-		unix.RLIMIT_NOFILE: maxOpenFiles, unix.RLIMIT_NPROC: maxThreads, unix.RLIMIT_CORE: 0, unix.RLIMIT_FSIZE: 0,
+		unix.RLIMIT_NOFILE: maxOpenFiles, unix.RLIMIT_NPROC: maxThreads, unix.RLIMIT_CORE: 0, unix.RLIMIT_FSIZE: uint64(onpath.MaxModuleDisk),
 		unix.RLIMIT_MEMLOCK: 0, unix.RLIMIT_MSGQUEUE: 0,
 	} {
 		if err := unix.Setrlimit(limit, &unix.Rlimit{Cur: most, Max: most}); err != nil {
@@ -103,7 +105,7 @@ func becomeNobody(uid, gid int) error {
 
 // calls are those that Go's runtime makes, and an engine with sockets that others opened.
 var calls = []string{
-	"read", "write", "close", "fstat", "lseek", "mmap", "mprotect", "munmap", "mremap", "madvise", "brk", "mincore",
+	"read", "write", "pread64", "pwrite64", "close", "fstat", "lseek", "mmap", "mprotect", "munmap", "mremap", "madvise", "brk", "mincore",
 	"rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "tgkill", "getpid", "gettid", "restart_syscall",
 	"nanosleep", "clock_nanosleep", "clock_gettime", "gettimeofday", "futex", "sched_yield", "sched_getaffinity",
 	"clone", "clone3", "exit", "exit_group", "set_robust_list", "set_tid_address", "rseq", "prctl", "getrandom",

@@ -33,6 +33,11 @@ func (e *Engine) converse(ctx context.Context, c *net.UnixConn) {
 		if err != nil {
 			return
 		}
+		if r.Op == "supply" {
+			closeFiles(files)
+			e.supply.serve(c)
+			return
+		}
 		if err := control.Write(c, e.answer(ctx, r, files), nil); err != nil {
 			return
 		}
@@ -40,10 +45,13 @@ func (e *Engine) converse(ctx context.Context, c *net.UnixConn) {
 }
 
 func (e *Engine) answer(ctx context.Context, r control.Request, files []*os.File) (a control.Answer) {
-	var err error = onpath.Errorf(onpath.CodeInvalid, "ask the engine: %q is not attach, set, serve or status", r.Op)
+	var err error = onpath.Errorf(onpath.CodeInvalid, "ask the engine: %q is not attach, disk, set, serve, status or supply", r.Op)
 	switch {
 	case r.Op == "attach" && r.Device != nil:
 		err = e.attach(ctx, *r.Device, files)
+		files = nil
+	case r.Op == "disk" && len(files) == 1:
+		err = e.keepBlobs(files[0], r.Disk)
 		files = nil
 	case r.Op == "set" && r.Config != nil:
 		err = e.Set(ctx, *r.Config)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -52,6 +53,8 @@ type module struct {
 	timer   api.Function
 	gram    api.Function
 	request api.Function
+	event   api.Function
+	streams bool // it uses body/1
 	stack   [1]uint64
 	host    *host
 
@@ -91,12 +94,13 @@ func load(ctx context.Context, spec onpath.WasmModule, h *host) (*module, error)
 		return nil, err
 	}
 	var started error
-	if err := h.e.do(ctx, func() { started = m.start() }); err != nil {
-		started = err
-	}
-	if started != nil {
-		m.close()
-		return nil, started
+	err = h.e.do(ctx, func() {
+		if started = m.start(); started != nil {
+			m.close()
+		}
+	})
+	if err = cmp.Or(err, started); err != nil {
+		return nil, err
 	}
 	return m, nil
 }
@@ -141,6 +145,7 @@ func (m *module) instantiate(ctx context.Context, read *wasm.Module, code []byte
 	}
 	m.packets, m.timer = m.inst.ExportedFunction("onpath_packets"), m.inst.ExportedFunction("onpath_timer")
 	m.gram, m.request = m.inst.ExportedFunction("onpath_datagram"), m.inst.ExportedFunction("onpath_request")
+	m.event, m.streams = m.inst.ExportedFunction("onpath_event"), slices.Contains(read.Blocks(), "body/1")
 	return m.describe()
 }
 
@@ -179,7 +184,8 @@ func (m *module) describe() error {
 		return err
 	}
 	m.d = d
-	for name, f := range map[string]api.Function{"onpath_timer": m.timer, "onpath_datagram": m.gram, "onpath_request": m.request} {
+	for name, f := range map[string]api.Function{"onpath_timer": m.timer, "onpath_datagram": m.gram, "onpath_request": m.request,
+		"onpath_event": m.event} {
 		if f != nil && !signature(f, 0, 0) {
 			return fmt.Errorf("%s takes and gives nothing", name)
 		}
@@ -187,8 +193,8 @@ func (m *module) describe() error {
 	switch {
 	case m.packets != nil && (!signature(m.packets, 1, 0) || d.packets == 0 || d.verdicts == 0):
 		return fmt.Errorf("onpath_packets takes a number, and onpath_describe says where packets and verdicts are")
-	case (m.gram != nil || m.request != nil) && (d.buffer == 0 || d.bufferSize < 256):
-		return fmt.Errorf("onpath_describe says no buffer for datagrams and requests")
+	case (m.gram != nil || m.request != nil || m.event != nil) && (d.buffer == 0 || d.bufferSize < 256):
+		return fmt.Errorf("onpath_describe says no buffer for datagrams, requests and streams")
 	}
 	return nil
 }
@@ -303,6 +309,10 @@ func (m *module) counters() map[string]uint64 {
 }
 
 func (m *module) close() {
+	m.host.streams.stop()
+	for _, w := range m.host.writing {
+		w.Drop()
+	}
 	if m.runtime != nil {
 		_ = m.runtime.Close(context.Background())
 	}

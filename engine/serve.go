@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -250,21 +251,20 @@ func (e *Engine) requests(port uint16) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case places <- struct{}{}:
-			defer func() { <-places }()
 		default:
 			http.Error(w, "too many requests at a time", http.StatusServiceUnavailable)
 			return
 		}
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBuffer))
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+		a, err := e.ask(port, r)
+		<-places
+		switch {
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
-		}
-		var a answer
-		if err := e.do(r.Context(), func() { a = e.request(port, r.Method, r.URL.RequestURI(), r.Host, body) }); err != nil {
+		case a.kept != nil:
+			a.kept.serve(w)
 			return
-		}
-		if a.kind != "" {
+		case a.kind != "":
 			w.Header().Set("Content-Type", a.kind)
 		}
 		w.WriteHeader(a.status)
@@ -272,35 +272,73 @@ func (e *Engine) requests(port uint16) http.Handler {
 	})
 }
 
-func (e *Engine) request(port uint16, method, path, host string, body []byte) answer {
+// ask has a module meet a request.
+func (e *Engine) ask(port uint16, r *http.Request) (*answer, error) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxBuffer+1))
+	if err != nil {
+		return nil, err
+	}
+	a := &answer{asked: r, upload: io.MultiReader(bytes.NewReader(body), r.Body)}
+	err = e.do(e.ended, func() {
+		if r.Context().Err() == nil {
+			e.request(port, a, body)
+		}
+	})
+	if err == nil && a.status == 0 && a.kept == nil {
+		err = context.Cause(r.Context())
+	}
+	return a, err
+}
+
+func (a *answer) say(status int, text string) { a.status, a.body = status, []byte(text) }
+
+func (e *Engine) request(port uint16, a *answer, body []byte) {
 	for _, m := range e.at(onpath.ServedPort{Protocol: "tcp", Port: port}) {
 		if m.request == nil {
 			continue
 		}
 		if m.out() {
-			return answer{status: http.StatusServiceUnavailable, body: []byte("the module is out of service\n")}
+			a.say(http.StatusServiceUnavailable, "the module is out of service\n")
+			return
 		}
-		b := binary.LittleEndian.AppendUint32(nil, uint32(len(method)))
-		b = binary.LittleEndian.AppendUint32(b, uint32(len(path)))
-		b = binary.LittleEndian.AppendUint32(b, uint32(len(host)))
-		b = binary.LittleEndian.AppendUint32(b, uint32(len(body)))
-		b = append(append(append(append(b, method...), path...), host...), body...)
-		if len(b) > int(m.d.bufferSize) {
-			return answer{status: http.StatusRequestEntityTooLarge, body: []byte("the request is too long\n")}
+		b := requestOf(a.asked, body, int(m.d.bufferSize), m.streams)
+		if b == nil {
+			a.say(http.StatusRequestEntityTooLarge, "the request is too long\n")
+			return
 		}
 		m.inst.Memory().Write(m.d.buffer, b)
-		a := answer{}
-		m.host.answer = &a
+		m.host.answer = a
 		err := m.timed(0, m.request)
 		m.host.answer = nil
-		if err != nil {
+		switch {
+		case err != nil:
 			e.takeOut(m, err)
-			return answer{status: http.StatusBadGateway, body: []byte("the module failed\n")}
+			a.say(http.StatusBadGateway, "the module failed\n")
+		case a.status == 0 && a.kept == nil:
+			a.say(http.StatusNotFound, "the module does not answer\n")
 		}
-		if a.status == 0 {
-			a = answer{status: http.StatusNotFound, body: []byte("the module does not answer\n")}
-		}
-		return a
+		return
 	}
-	return answer{status: http.StatusNotFound, body: []byte("no module serves HTTP\n")}
+	a.say(http.StatusNotFound, "no module serves HTTP\n")
+}
+
+// longBody is the length of one that a module reads as a stream (ONPATH_LONG).
+const longBody = 1<<32 - 1
+
+// requestOf is struct onpath_request; nil: there is no room for it.
+func requestOf(r *http.Request, body []byte, room int, streams bool) []byte {
+	path := r.URL.RequestURI()
+	length := uint32(len(body))
+	if size := 16 + len(r.Method) + len(path) + len(r.Host); streams && (len(body) > maxBuffer || size+len(body) > room) {
+		length, body = longBody, nil
+	}
+	var b []byte
+	for _, n := range []uint32{uint32(len(r.Method)), uint32(len(path)), uint32(len(r.Host)), length} {
+		b = binary.LittleEndian.AppendUint32(b, n)
+	}
+	b = append(append(append(append(b, r.Method...), path...), r.Host...), body...)
+	if len(b) > room || len(body) > maxBuffer {
+		return nil
+	}
+	return b
 }

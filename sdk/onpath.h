@@ -330,5 +330,6 @@ static __always_inline __u32 onpath_hash(const __u32 *words, int n, __u32 seed)
 #define ONPATH_TIMER       ONPATH_WASM_ONLY(ONPATH_TIMER)
 #define ONPATH_DATAGRAM(d) ONPATH_WASM_ONLY(ONPATH_DATAGRAM)
 #define ONPATH_REQUEST(r)  ONPATH_WASM_ONLY(ONPATH_REQUEST)
+#define ONPATH_EVENT(e)    ONPATH_WASM_ONLY(ONPATH_EVENT)
 #endif
 #endif

@@ -48,6 +48,55 @@ ONPATH_IMPORT("datagram/1", send) int onpath_datagram_send(__u32 from, const __u
 /* http/1: the answer to the request at hand, once. */
 ONPATH_IMPORT("http/1", respond) int onpath_respond(__u32 status, const char *type, __u32 type_length, const void *body, __u32 length);
 
+/* Streams: fetches, and requests that are kept, have numbers of 1 and more, and are told of
+ * by ONPATH_EVENT. */
+/* body/1: requests that are answered later, or in pieces. In ONPATH_REQUEST keep gives the
+ * request's stream, or below 0: there are too many. Then begin says status and header, as
+ * lines "Name: value"; write adds to the body, whole or not at all: 0, or below 0: its client
+ * has to read first, and ONPATH_ROOM tells when; blob adds length bytes of a blob from offset
+ * on, also of one that is still being written (length 0: all the rest); end ends the answer. */
+ONPATH_IMPORT("body/1", keep) int onpath_keep(void);
+ONPATH_IMPORT("body/1", begin) int onpath_begin(int stream, __u32 status, const char *header, __u32 length);
+ONPATH_IMPORT("body/1", write) int onpath_write(int stream, const void *data, __u32 length);
+ONPATH_IMPORT("body/1", blob) int onpath_write_blob(int stream, const void *key, __u32 length, __u64 offset, __u64 size);
+ONPATH_IMPORT("body/1", end) int onpath_end(int stream);
+/* A line of the header of the request at hand, by name. Its length, which may be above room,
+ * or below 0: there is none. */
+ONPATH_IMPORT("body/1", header) int onpath_header(const char *name, __u32 length, void *value, __u32 room);
+/* The next piece of the body of a request that is kept; ONPATH_PIECE or ONPATH_END tells it. */
+ONPATH_IMPORT("body/1", read) int onpath_read(int stream);
+/* A stream is given up. Nothing more is told of it. */
+ONPATH_IMPORT("body/1", cancel) int onpath_cancel(int stream);
+/* Likewise for fetches. */
+ONPATH_IMPORT("fetch/1", read) int onpath_fetch_read(int stream);
+ONPATH_IMPORT("fetch/1", cancel) int onpath_fetch_cancel(int stream);
+/* fetch/1: an HTTP GET at a host that the function names (fetch), with header lines of its
+ * own. The stream, or below 0: over the quota (-1), not a host that is named (-2), too long (-3).
+ * ONPATH_HEAD is the first to come. Redirects are told, not followed. */
+ONPATH_IMPORT("fetch/1", get) int onpath_fetch(const char *url, __u32 length, const char *header, __u32 header_length);
+/* The rest of the fetch becomes a blob, with words about it; ONPATH_END or ONPATH_FAILED tells. */
+ONPATH_IMPORT("fetch/1", store) int onpath_fetch_store(int stream, const void *key, __u32 length, const void *about, __u32 size);
+/* blob/1: bytes on disk by name, which outlive the module's replacement; where there is no
+ * room, the blob goes that was not asked for longest. find: what is known of a blob and, in
+ * about, the words that were stored with it. 0, or below 0: there is none. */
+struct onpath_blob {
+	__u64 size;    /* bytes that are there */
+	__u32 whole;   /* 1: no more come */
+	__u32 about;   /* bytes of the words */
+};
+ONPATH_IMPORT("blob/1", find) int onpath_blob_find(const void *key, __u32 length, struct onpath_blob *blob, void *about, __u32 room);
+/* create begins one, add adds bytes, and whole says that there are all; until then find finds
+ * it, and it is lost if the module goes. Below 0: there is no room, or nobody writes it. */
+ONPATH_IMPORT("blob/1", create) int onpath_blob_create(const void *key, __u32 length, const void *about, __u32 size);
+ONPATH_IMPORT("blob/1", add) int onpath_blob_add(const void *key, __u32 length, const void *data, __u32 size);
+ONPATH_IMPORT("blob/1", whole) int onpath_blob_whole(const void *key, __u32 length);
+/* read: how many bytes, or below 0. */
+ONPATH_IMPORT("blob/1", read) int onpath_blob_read(const void *key, __u32 length, __u64 offset, void *to, __u32 room);
+ONPATH_IMPORT("blob/1", delete) int onpath_blob_delete(const void *key, __u32 length);
+/* notify/1: a notification to the owner (onpath get notifications, Webhooks); level 0: info,
+ * 1: warning, 2: critical. 0, or below 0: over the quota, or too long. */
+ONPATH_IMPORT("notify/1", send) int onpath_notify(__u32 level, const char *title, __u32 title_length, const char *text, __u32 length);
+
 #define ONPATH_BATCH 64       /* most packets of one event */
 #ifndef ONPATH_BUFFER
 #define ONPATH_BUFFER 8192    /* bytes of a datagram or request; a source may define up to 65536 */
@@ -142,7 +191,9 @@ struct onpath_datagram {
 	static void onpath_datagram_body(struct onpath_datagram *d)
 
 /* An HTTP request: method, path with its query, host and body, whose lengths are those
- * before data, in which they stand one behind the other. */
+ * before data, in which they stand one behind the other. A body that is longer than the
+ * buffer has the length ONPATH_LONG, where the module uses body/1: onpath_read reads it. */
+#define ONPATH_LONG 0xffffffffu
 struct onpath_request {
 	__u32 method, path, host, body;
 	__u8 data[];
@@ -157,6 +208,32 @@ struct onpath_request {
 		onpath_request_body((struct onpath_request *)onpath_buffer);	\
 	}									\
 	static void onpath_request_body(struct onpath_request *r)
+
+/* What became of a stream. */
+#define ONPATH_HEAD   1 /* of a fetch: status, and in data its header as lines "Name: value" */
+#define ONPATH_PIECE  2 /* what onpath_read asked for */
+#define ONPATH_END    3 /* no more comes */
+#define ONPATH_FAILED 4 /* it ended early; data says why. Of an answer: the client is gone */
+#define ONPATH_ROOM   5 /* an answer takes more again */
+#define ONPATH_SENT   6 /* an answer is sent; the stream is over */
+
+struct onpath_event {
+	int stream;
+	__u32 what;
+	__u32 status;
+	__u32 length;
+	__u8 data[];
+};
+
+#define ONPATH_EVENT(e)								\
+	static void onpath_event_body(struct onpath_event *e);			\
+	ONPATH_WEAK __u8 onpath_buffer[];					\
+	__u8 onpath_buffer[ONPATH_BUFFER] __attribute__((aligned(8)));		\
+	ONPATH_EXPORT(onpath_event) void onpath_event(void)			\
+	{									\
+		onpath_event_body((struct onpath_event *)onpath_buffer);	\
+	}									\
+	static void onpath_event_body(struct onpath_event *e)
 
 #define ONPATH_NEEDS(n)								\
 	_Static_assert((n) > 0 && (n) <= ONPATH_DATA, "ONPATH_NEEDS: at most ONPATH_DATA bytes"); \

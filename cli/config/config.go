@@ -125,6 +125,12 @@ type Node struct {
 	// ModuleSources are the operator's own networks from which the modules of leases may be
 	// fetched, beside public addresses.
 	ModuleSources []onpath.Prefix `json:"moduleSources,omitempty"`
+	// FetchTargets are the operator's own networks from which modules may fetch (fetch/1),
+	// beside public addresses.
+	FetchTargets []onpath.Prefix `json:"fetchTargets,omitempty"`
+	// ModuleDisk is the most that the blobs (blob/1) of one instance may have on the disk.
+	// Default 1Gi.
+	ModuleDisk onpath.Size `json:"moduleDisk,omitempty"`
 	// SetForwarding lets the agent turn IP forwarding on for routing uplinks.
 	SetForwarding bool `json:"setForwarding,omitempty"`
 	// Flows is the size of the table of established flows, PendingFlows that of

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -32,6 +33,67 @@ func (c Client) Serve(ctx context.Context, ports []onpath.ServedPort, files []*o
 	_, err := c.ask(ctx, Request{Op: "serve", Served: ports}, files)
 	return err
 }
+
+// Disk hands an engine the file of its blobs, which may grow to size. One that has a file keeps
+// that.
+func (c Client) Disk(ctx context.Context, f *os.File, size onpath.Size) error {
+	_, err := c.ask(ctx, Request{Op: "disk", Disk: size}, []*os.File{f})
+	return err
+}
+
+// Supply opens connections for the engine's modules, by give, until ctx or the engine ends.
+// give's file is closed.
+func (c Client) Supply(ctx context.Context, give func(context.Context, Want) (*os.File, error)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", c.Path)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	uc, ok := conn.(*net.UnixConn)
+	if !ok {
+		return fmt.Errorf("the engine at %s: a connection of type %T", c.Path, conn)
+	}
+	if err := Write(uc, Request{Op: "supply"}, nil); err != nil {
+		return err
+	}
+	var writing sync.Mutex
+	places := make(chan struct{}, maxSupplies)
+	for {
+		var w Want
+		files, err := Read(uc, &w)
+		for _, f := range files {
+			_ = f.Close()
+		}
+		if err != nil {
+			return err
+		}
+		places <- struct{}{}
+		go func() {
+			defer func() { <-places }()
+			g := Given{ID: w.ID}
+			f, err := give(ctx, w)
+			var with []*os.File
+			if err != nil {
+				g.Error = err.Error()
+			} else {
+				defer f.Close()
+				with = []*os.File{f}
+			}
+			writing.Lock()
+			defer writing.Unlock()
+			if Write(uc, g, with) != nil {
+				cancel()
+			}
+		}()
+	}
+}
+
+// maxSupplies is how many connections are opened for one engine at a time.
+const maxSupplies = 256
 
 // Status asks what an engine is doing.
 func (c Client) Status(ctx context.Context) (Status, error) {

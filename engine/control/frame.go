@@ -21,14 +21,30 @@ const (
 )
 
 // Request is what an engine is asked. Op is "attach" (Device, with files: the AF_XDP
-// socket, its frames, its link, then sockets to serve by), "set" (Config), "serve" (Served, with
-// the sockets of new ports) or "status".
+// socket, its frames, its link, then sockets to serve by), "disk" (Disk, with a file for the
+// blobs), "set" (Config), "serve" (Served, with the sockets of new ports) or "status". After
+// "supply" the engine asks, and is given connections.
 type Request struct {
 	Op     string  `json:"op"`
 	Device *Device `json:"device,omitempty"`
 	Config *Config `json:"config,omitempty"`
 	// Served are all the ports to serve.
 	Served []onpath.ServedPort `json:"served,omitempty"`
+	Disk   onpath.Size         `json:"disk,omitempty"` // that the blobs may have
+}
+
+// Want is a connection that a module needs: to a host and port, or to where the owner is told
+// something.
+type Want struct {
+	ID     uint64 `json:"id"`
+	Dial   string `json:"dial,omitempty"`
+	Notify bool   `json:"notify,omitempty"`
+}
+
+// Given answers a Want, with the connection as a file, or with why there is none.
+type Given struct {
+	ID    uint64 `json:"id"`
+	Error string `json:"error,omitempty"`
 }
 
 // Answer is an engine's.

@@ -7,19 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/engine"
-	"github.com/onpath/onpath/internal/netnsrun"
-	"github.com/onpath/onpath/internal/publicaddr"
+	"github.com/onpath/onpath/internal/outdial"
 	"github.com/onpath/onpath/signal/nslp"
 )
 
@@ -77,39 +74,17 @@ var (
 	errRedirect = errors.New("redirects are not followed")
 )
 
-// fetcher makes one that connects to public addresses, and to those that the operator allows,
+// fetcher makes one that connects to public addresses, and to what the operator allows,
 // but never to the machine itself.
 func (l *Leases) fetcher() *fetcher {
 	own := l.machine.Current().Addresses
-	d := net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
-		a, err := netip.ParseAddrPort(address)
-		if err != nil {
-			return err
-		}
-		return mayFetch(a.Addr().Unmap(), own, l.opt.ModuleSources)
-	}}
-	t := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
-		if l.part.NetNS == "" {
-			return d.DialContext(ctx, network, address)
-		}
-		err = netnsrun.Do(l.part.NetNS, func() error { c, err = d.DialContext(ctx, network, address); return err })
-		return c, err
-	}}
+	d := outdial.Dialer{NetNS: l.part.NetNS, Allowed: l.opt.ModuleSources, Setting: "node.moduleSources",
+		Own: func() []netip.Addr { return own }}
+	t := &http.Transport{DisableKeepAlives: true, DialContext: d.DialContext}
 	client := &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return errRedirect
 	}}
 	return &fetcher{client, fetchPatience, l.opt.Blocks}
-}
-
-// mayFetch refuses addresses behind the node that a publisher has no business with.
-func mayFetch(a netip.Addr, own []netip.Addr, allowed []netip.Prefix) error {
-	switch {
-	case a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() || slices.Contains(own, a):
-		return fmt.Errorf("%s is no address of a publisher's server", a)
-	case publicaddr.Is(a) || publicaddr.In(allowed, a):
-		return nil
-	}
-	return fmt.Errorf("%s is not public, and the operator does not allow it (node.moduleSources)", a)
 }
 
 // get fetches at most so many bytes.

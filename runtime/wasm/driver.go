@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -23,6 +25,7 @@ import (
 	"github.com/onpath/onpath/engine/wasm"
 	"github.com/onpath/onpath/internal/boundlog"
 	"github.com/onpath/onpath/internal/exithook"
+	"github.com/onpath/onpath/internal/outdial"
 )
 
 // Options are the driver's.
@@ -36,7 +39,14 @@ type Options struct {
 	MaxLog int64
 	// Blocks are the building blocks that modules may use. Default: all that engines offer.
 	Blocks []string
-	Log    *slog.Logger // default slog.Default()
+	// FetchTargets are addresses that are not public, from which modules may fetch.
+	FetchTargets []netip.Prefix
+	// Dial connects to hosts that modules fetch from. Default: to public addresses and
+	// FetchTargets, never to this machine.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Disk is the most that the blobs of one instance may have. Default 1 GiB.
+	Disk onpath.Size
+	Log  *slog.Logger // default slog.Default()
 }
 
 // Driver implements onpath.Runtime.
@@ -72,6 +82,12 @@ func New(o Options) (*Driver, error) {
 	}
 	if o.Blocks == nil {
 		o.Blocks = engine.Blocks
+	}
+	if o.Disk == 0 {
+		o.Disk = 1 << 30
+	}
+	if o.Dial == nil {
+		o.Dial = (&outdial.Dialer{Allowed: o.FetchTargets, Setting: "node.fetchTargets"}).DialContext
 	}
 	if o.Program == "" {
 		self, err := os.Executable()

@@ -40,6 +40,7 @@ type process struct {
 	seenEnded time.Time // zero: it runs
 	noteExit  *exit     // once its files are gone
 	status    control.Status
+	needs     chan struct{} // its modules need other things
 }
 
 type exit struct {
@@ -56,7 +57,7 @@ var (
 )
 
 func (d *Driver) newProcess(r record, c *cgroup.Group) *process {
-	return &process{d: d, record: r, cgroup: c, done: make(chan struct{})}
+	return &process{d: d, record: r, cgroup: c, done: make(chan struct{}), needs: make(chan struct{}, 1)}
 }
 
 // watch begins to watch the process; one that has ended already is noticed before it
@@ -100,6 +101,14 @@ func (p *process) watch(pid int) {
 		<-stopped
 	})
 	p.d.wg.Go(p.look)
+	p.d.wg.Go(p.supply)
+}
+
+// spec is what the engine was last told to run.
+func (p *process) spec() onpath.FunctionSpec {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.record.Spec
 }
 
 func (p *process) end() {
@@ -228,6 +237,9 @@ func (p *process) Reconfigure(ctx context.Context, s *onpath.FunctionSpec) error
 
 // set tells the engine what it runs, and notes it.
 func (p *process) set(ctx context.Context, s onpath.FunctionSpec) error {
+	if err := p.d.giveDisk(ctx, &p.record, &s); err != nil {
+		return err
+	}
 	if err := p.d.Control(p.record.ID).Set(ctx, configOf(&s)); err != nil {
 		return err
 	}
@@ -235,7 +247,10 @@ func (p *process) set(ctx context.Context, s onpath.FunctionSpec) error {
 		return fmt.Errorf("serve ports of instance %s: %w", p.record.ID, err)
 	}
 	p.ask(ctx)
+	p.mu.Lock()
 	p.record.Spec = s
+	p.mu.Unlock()
+	kick(p.needs)
 	return p.d.save(p.record.ID, p.record)
 }
 
@@ -268,14 +283,15 @@ func (p *process) serve(ctx context.Context, ports []onpath.ServedPort) error {
 func (p *process) Stop(ctx context.Context, grace time.Duration) error {
 	p.stopping.Lock()
 	defer p.stopping.Unlock()
-	if !p.ended() {
+	crashed := p.ended()
+	if !crashed {
 		if err := p.terminate(ctx, grace); err != nil {
 			return err
 		}
 	}
 	// The keeper notes the end, or has been killed; then nothing writes here any more.
 	code, at := p.Exit()
-	if err := errors.Join(p.cgroup.Remove(), p.deleteFiles(code, at)); err != nil {
+	if err := errors.Join(p.cgroup.Remove(), p.dropDisk(crashed), p.deleteFiles(code, at)); err != nil {
 		return fmt.Errorf("stop instance %s: %w", p.record.ID, err)
 	}
 	p.d.mu.Lock()

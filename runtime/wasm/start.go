@@ -134,6 +134,9 @@ func (c *created) give(e *idle) (*process, error) {
 // while it compiles them.
 func (c *created) equip(ctx context.Context) error {
 	client := c.d.Control(c.r.ID)
+	if err := c.d.giveDisk(ctx, &record{ID: c.r.ID, Labels: c.r.Labels}, &c.r.Spec); err != nil {
+		return err
+	}
 	if c.r.NetNS == "" {
 		return client.Set(ctx, configOf(&c.r.Spec))
 	}

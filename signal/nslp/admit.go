@@ -60,6 +60,7 @@ func (g *Ground) Admit(now time.Time, m *Message) (l onpath.LocalLease, r *Refus
 		Module: m.Module, URL: m.URL, SHA256: hex.EncodeToString(m.Hash),
 		Protocol: m.FilterProtocol, Port: m.FilterPort, Properties: m.Properties,
 		Serves: m.Ports(), ServesOnly: len(m.Ports()) > 0 && !m.selects(),
+		Fetch: m.Fetch,
 		Since: now, Until: now.Add(min(m.TTL, onpath.MaxLeaseTTL)),
 	}}
 	l.Name = leaseName(&l.LeaseSpec)
@@ -103,8 +104,19 @@ func (g *Ground) checkModule(_ *onpath.LocalLease, m *Message, _ onpath.Publishe
 			return &Refusal{"BadProperty", fmt.Sprintf("property %q is not of the form name=value", s)}
 		}
 	}
+	if len(m.Fetch) > maxFetch {
+		return &Refusal{"BadHost", fmt.Sprintf("the request names %d hosts to fetch from; at most %d", len(m.Fetch), maxFetch)}
+	}
+	for _, h := range m.Fetch {
+		if _, ok := onpath.FetchHost(h); !ok {
+			return &Refusal{"BadHost", fmt.Sprintf("%q is no host to fetch from", h)}
+		}
+	}
 	return nil
 }
+
+// maxFetch is how many hosts a request may name to fetch from.
+const maxFetch = 8
 
 // checkServer has the lease serve only where the operator lets its publisher.
 func (g *Ground) checkServer(l *onpath.LocalLease, _ *Message, _ onpath.Publisher) *Refusal {

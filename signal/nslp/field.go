@@ -57,6 +57,7 @@ func (m *Message) fields() []field {
 		{20, "flow", flow{&m.Flow}},
 		{21, "serve", served{&m.Serve}},
 		{tagAnswers, "answers", str{&m.Answers}},
+		{23, "fetch", list{&m.Fetch}},
 	}
 }
 

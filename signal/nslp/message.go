@@ -65,6 +65,8 @@ type Message struct {
 	Notification string
 	// Properties are the module's configuration: k=v.
 	Properties []string
+	// Fetch are hosts from which the module may fetch by HTTP (fetch/1): HOST, or HOST:PORT.
+	Fetch []string
 	// TTL is how long the module stays.
 	TTL time.Duration
 	// User is on whose account: the publisher's name for people.

@@ -1,0 +1,107 @@
+package engine
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+)
+
+// What a module is told of a stream (ONPATH_HEAD and so on).
+const (
+	isHead = iota + 1
+	isPiece
+	isEnd
+	isFailed
+	isRoom
+	isSent
+)
+
+// eventHead is struct onpath_event without its data, in bytes.
+const eventHead = 16
+
+// maxPiece is the most of a stream that a module is given at once.
+const maxPiece = 16 << 10
+
+// stream goes on past the event in which the module began it: a fetch, or a request that it
+// keeps. Its work is done beside the engine's goroutine.
+type stream interface {
+	// want asks for the next piece of what comes; false: it is asked for, or nothing comes.
+	want() bool
+	cancel()
+}
+
+// event is one of a stream.
+type event struct {
+	kind, status uint32
+	data         []byte
+	last         bool // the stream is over
+}
+
+// streams are a module's. The engine's goroutine has them.
+type streams struct {
+	ctx  context.Context
+	stop context.CancelFunc
+	last int32
+	open map[int32]stream
+}
+
+func newStreams() streams {
+	s := streams{open: map[int32]stream{}}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// number is that of the next stream.
+func (s *streams) number() int32 {
+	for {
+		if s.last++; s.last <= 0 {
+			s.last = 1
+		}
+		if s.open[s.last] == nil {
+			return s.last
+		}
+	}
+}
+
+// tell has the module meet an event of a stream, between two batches, and waits until it has.
+// An error means that nobody listens any more.
+func (h *host) tell(ctx context.Context, id int32, v event) error {
+	heard := false
+	err := h.e.do(ctx, func() { heard = h.meet(id, v) })
+	if err == nil && !heard {
+		err = errGone
+	}
+	return err
+}
+
+var errGone = fmt.Errorf("the module has given the stream up")
+
+func (h *host) meet(id int32, v event) bool {
+	m := h.m
+	if h.streams.open[id] == nil || m.out() || h.streams.ctx.Err() != nil {
+		return false
+	}
+	if v.last {
+		delete(h.streams.open, id)
+	}
+	if m.event == nil {
+		return false
+	}
+	if room := int(m.d.bufferSize) - eventHead; len(v.data) > room {
+		v.data = v.data[:room]
+	}
+	b := binary.LittleEndian.AppendUint32(make([]byte, 0, eventHead+len(v.data)), uint32(id))
+	b = binary.LittleEndian.AppendUint32(b, v.kind)
+	b = binary.LittleEndian.AppendUint32(b, v.status)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(v.data)))
+	m.inst.Memory().Write(m.d.buffer, append(b, v.data...))
+	if err := m.timed(0, m.event); err != nil {
+		h.e.takeOut(m, err)
+	}
+	return true
+}
+
+// pieces is how much of a stream the module has room for at once.
+func (h *host) pieces() int {
+	return max(1, min(maxPiece, int(h.m.d.bufferSize)-eventHead))
+}
