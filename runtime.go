@@ -175,6 +175,13 @@ type Reconfigurable interface {
 	Reconfigure(ctx context.Context, s *FunctionSpec) error
 }
 
+// Lacking is a Process that may not do all of what it was started with, as that needs what its
+// runtime does not have at the time.
+type Lacking interface {
+	// Lacks is what it does not do, and the remedy; nil: it does all.
+	Lacks() error
+}
+
 // Judged is a Process that its runtime may end by itself.
 type Judged interface {
 	// EndedFor is why it did; "": it did not.

@@ -15,9 +15,10 @@ import (
 type tellable struct{ *fake.Runtime }
 
 func (r tellable) Start(ctx context.Context, s onpath.RunSpec) (onpath.Process, error) {
+	rules := s.Spec.EBPF.Config["rules"]
 	s.Spec.Container = &onpath.ContainerSpec{Command: []string{"run"}} // all that the fake runtime runs
 	p, err := r.Runtime.Start(ctx, s)
-	return tellableProcess{p}, err
+	return tellableProcess{p, rules}, err
 }
 
 func (r tellable) Create(ctx context.Context, s onpath.RunSpec) (onpath.Created, error) {
@@ -34,17 +35,26 @@ func (c tellableCreated) Start(ctx context.Context) (onpath.Process, error) {
 }
 func (c tellableCreated) Discard(context.Context) error { return nil }
 
-type tellableProcess struct{ onpath.Process }
+type tellableProcess struct {
+	onpath.Process
+	rules string // by which it was started
+}
 
-func (tellableProcess) Reconfigure(_ context.Context, s *onpath.FunctionSpec) error {
-	if strings.Contains(s.EBPF.Config["rules"], "tcq") {
+func (p tellableProcess) Lacks() error { return refusal(p.rules) }
+
+func refusal(rules string) error {
+	if strings.Contains(rules, "tcq") {
 		return onpath.Errorf(onpath.CodeInvalid, `rules: line 1: "tcq" is no protocol`)
 	}
 	return nil
 }
 
-// TestConfigRefused: reports say what a function was told last, and that it did
-// not take it, until it takes what it is told.
+func (tellableProcess) Reconfigure(_ context.Context, s *onpath.FunctionSpec) error {
+	return refusal(s.EBPF.Config["rules"])
+}
+
+// TestConfigRefused: reports say what a function was told last, or was started with, and that
+// it did not take it, until it takes what it is told.
 func TestConfigRefused(t *testing.T) {
 	b := newFixture(t)
 	b.edit = func(o *node.Options) { o.Runtimes[onpath.EBPFFunction] = tellable{fake.New(b.machine)} }
@@ -65,6 +75,7 @@ func TestConfigRefused(t *testing.T) {
 				(got.State != onpath.InstanceReady || strings.Contains(got.Message, refused))
 		})
 	}
+	await(tell("drop tcq"), `"tcq" is no protocol`)
 	await(tell("drop udp"), "")
 	await(tell("drop tcq"), `"tcq" is no protocol`)
 	b.until("an event says so", func() bool { return slices.Contains(r.server.reasons(), "ConfigRefused") })

@@ -106,7 +106,7 @@ func (a *Agent) reportOf(f *instance.Fact, inForce map[onpath.VportID]bool) onpa
 	case why.Words != "":
 	case r.Refused != "":
 		why = instance.Cause{Reason: "ConfigRefused",
-			Words: "keeps its configuration from before, for it refused the new one: " + r.Refused}
+			Words: "refuses its configuration or part of it, and keeps what it had: " + r.Refused}
 	case f.WireErr != "":
 		why = instance.Cause{Reason: "WiringFailed", Words: "its network is not as it should be: " + f.WireErr}
 	case f.Full != "":

@@ -332,7 +332,23 @@ func acceleratorStatus(w *world, a *accelerator) {
 		c.Status, c.Reason = onpath.True, "InForce"
 	}
 	onpath.SetCondition(&next.Status.Conditions, c)
+	refused := a.refused(w)
+	if refused != "" || reasonOf(next.Status.Conditions, "Current") != "" {
+		next.Status.Conditions = w.condition(next.Status.Conditions, "Current", refused == "", currency(0, refused != ""), refused)
+	}
 	w.update(&next)
+}
+
+// refused is what a relay of the accelerator does not do of what it was told.
+func (a *accelerator) refused(w *world) string {
+	for _, n := range a.nodes {
+		for _, i := range w.ofDep[name{a.key.tenant, a.part(n.name)}] {
+			if i.report != nil && i.report.Refused != "" && !i.draining() {
+				return fmt.Sprintf("the relay at %s refuses part of its configuration: %s", n.name, i.report.Refused)
+			}
+		}
+	}
+	return ""
 }
 
 func (a *accelerator) path(n *node, i int, o onpath.AcceleratedOrigin) (onpath.AcceleratorPath, bool) {

@@ -88,6 +88,32 @@ func TestAccelerator(t *testing.T) {
 	if p := x.work(w.nodes["irl"], "").Origins[0].PathFor(500_000); slices.ContainsFunc(p.Next, func(a netip.AddrPort) bool { return a.Addr() == underlay("cal") }) {
 		t.Errorf("the relay at cal is full, and 500 kB go by %v", p.Next)
 	}
+
+	// A condition says what a relay does not do of what it was told, until it does.
+	current := func(refused string) onpath.Condition {
+		report := onpath.InstanceReport{Name: "shop-cal-1", Tenant: "default", State: onpath.InstanceReady, Refused: refused}
+		s.States["cal"].Report.Instances = []onpath.InstanceReport{report}
+		for _, u := range Make(s).Update {
+			if o, ok := u.(*onpath.Accelerator); ok {
+				s.Objects[onpath.KeyOf(o)] = o
+			}
+		}
+		conditions := s.Objects[onpath.KeyOf(a)].(*onpath.Accelerator).Status.Conditions
+		if at := slices.IndexFunc(conditions, func(c onpath.Condition) bool { return c.Type == "Current" }); at >= 0 {
+			return conditions[at]
+		}
+		return onpath.Condition{}
+	}
+	if c := current(""); c.Type != "" {
+		t.Errorf("of an accelerator that was always as told: %+v", c)
+	}
+	if c := current("syn: wait is not in force"); c.Status != onpath.False || c.Reason != onpath.ReasonConfigRefused ||
+		c.Message != "the relay at cal refuses part of its configuration: syn: wait is not in force" {
+		t.Errorf("syn: wait is not in force: %+v", c)
+	}
+	if c := current(""); c.Status != onpath.True {
+		t.Errorf("it is in force: %+v", c)
+	}
 	s.States["cal"].Report.Instances = nil
 	delete(s.Objects, onpath.KeyOf(relay))
 

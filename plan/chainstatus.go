@@ -299,7 +299,8 @@ func (w *teller) refused(d *deployment) string {
 			continue
 		}
 		if first == "" || i.key.name < of.name {
-			of, first = i.key, fmt.Sprintf("instance %s keeps its configuration from before: %s", i.key.name, i.report.Refused)
+			of = i.key
+			first = fmt.Sprintf("instance %s refuses its configuration or part of it, and keeps what it had: %s", of.name, i.report.Refused)
 		}
 	}
 	return first

@@ -140,14 +140,26 @@ func (w *supervision) reconfigure(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	in.st.tellOf(told, err)
-	if err != nil {
-		in.s.part.TellInstance(w.plan, true, "ConfigRefused", "it keeps its configuration: %v", err)
-		in.configured = refusedConfig
-		return
-	}
-	if in.configured != "" {
+	first := in.configured == ""
+	if in.took(w.plan, told, err); err == nil && !first {
 		in.s.part.TellInstance(w.plan, false, "Configured", "runs by its new configuration")
 	}
+}
+
+// took notes what a function was told, and tells of what it refused of that.
+func (in *instance) took(plan onpath.InstancePlan, told string, refused error) {
+	in.st.tellOf(told, refused)
 	in.configured = told
+	if refused != nil {
+		in.s.part.TellInstance(plan, true, "ConfigRefused", "it refuses its configuration or part of it, and keeps what it had: %v", refused)
+		in.configured = refusedConfig
+	}
+}
+
+// lacks is what a function does not do of what it was started with.
+func lacks(p onpath.Process) error {
+	if l, ok := p.(onpath.Lacking); ok {
+		return l.Lacks()
+	}
+	return nil
 }

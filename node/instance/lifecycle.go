@@ -157,8 +157,7 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 	}
 	in.launched, in.wake.program = p, time.Now()
 	if told := plan.Spec.Told(); told != "" {
-		in.configured = told
-		in.st.tellOf(told, nil)
+		in.took(plan, told, lacks(p))
 	}
 	if plan.Spec.Inline() {
 		in.process(p)

@@ -141,9 +141,6 @@ func (d *Driver) Start(ctx context.Context, r onpath.RunSpec) (onpath.Process, e
 	if err := d.put(ctx, r.ID, rec.Instance); err != nil {
 		return nil, errors.Join(err, os.Remove(d.record(r.ID)))
 	}
-	if err := d.mayWait(rec.Instance); err != nil {
-		d.opt.Log.Warn(err.Error(), "instance", r.ID)
-	}
 	p := &process{d: d, id: r.ID, rec: rec, pid: d.pid, over: d.over, gone: make(chan struct{})}
 	d.runs[r.ID] = p
 	return p, nil

@@ -50,9 +50,15 @@ func TestFormer(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for _, id := range []string{"one", "two"} {
-		if _, err := rt.Start(t.Context(), onpath.RunSpec{ID: id, Labels: map[string]string{TenantLabel: "t"}, Spec: s.Spec(nil), NetNS: namespace(t)}); err != nil {
+	for id, syn := range map[string]onpath.SYNAnswer{"one": "", "two": onpath.SYNWait} {
+		spec := s.Spec(nil)
+		spec.Relay.Work.SYN = syn
+		p, err := rt.Start(t.Context(), onpath.RunSpec{ID: id, Labels: map[string]string{TenantLabel: "t"}, Spec: spec, NetNS: namespace(t)})
+		if err != nil {
 			t.Fatal(err)
+		}
+		if err := p.(onpath.Lacking).Lacks(); (err != nil) != (syn == onpath.SYNWait) {
+			t.Errorf("started to answer as %q, it lacks %v", syn, err)
 		}
 	}
 	pid := rt.(*Driver).pid

@@ -34,6 +34,7 @@ var (
 	_ onpath.Process        = (*process)(nil)
 	_ onpath.Attached       = (*process)(nil)
 	_ onpath.Reconfigurable = (*process)(nil)
+	_ onpath.Lacking        = (*process)(nil)
 	_ onpath.Relaying       = (*process)(nil)
 )
 
@@ -154,6 +155,16 @@ func (p *process) Reconfigure(ctx context.Context, s *onpath.FunctionSpec) error
 	p.d.mu.Lock()
 	defer p.d.mu.Unlock()
 	return errors.Join(p.d.keep(p.id, next), p.d.mayWait(next.Instance))
+}
+
+// Lacks implements onpath.Lacking.
+func (p *process) Lacks() error {
+	p.mu.Lock()
+	is := p.rec.Instance
+	p.mu.Unlock()
+	p.d.mu.Lock()
+	defer p.d.mu.Unlock()
+	return p.d.mayWait(is)
 }
 
 // Stop implements onpath.Process. The last instance's end is the process's.
