@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,7 +19,9 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/api/session"
+	"github.com/onpath/onpath/cli/catalogue"
 	"github.com/onpath/onpath/cli/console"
+	"github.com/onpath/onpath/cli/render"
 	"github.com/onpath/onpath/web"
 )
 
@@ -50,12 +53,16 @@ the next one is printed when that was used.`,
 			if err != nil {
 				return err
 			}
+			carried, err := catalogueJSON()
+			if err != nil {
+				return err
+			}
 			l, err := net.Listen("tcp", listen)
 			if err != nil {
 				return notHeard("--listen", listen, err)
 			}
 			say := func(address string) { fmt.Fprintf(c.OutOrStdout(), "the console is at %s\n", address) }
-			pages := console.New(console.Options{Address: l.Addr().String(), Pages: web.Pages(), Server: server,
+			pages := console.New(console.Options{Address: l.Addr().String(), Pages: web.Pages(), Server: server, Catalogue: carried,
 				Transport: cl.HTTP().Transport, Shell: shellOf(cl), Entered: say})
 			say(pages.Open())
 			if !noOpen {
@@ -67,6 +74,21 @@ the next one is printed when that was used.`,
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:4799", "loopback `address` and port; port 0 is any that is free")
 	c.Flags().BoolVar(&noOpen, "no-open", false, "open no browser")
 	return c
+}
+
+// catalogueJSON is the catalogue for the pages, without its pages.
+func catalogueJSON() ([]byte, error) {
+	list, err := catalogue.List()
+	if err != nil {
+		return nil, err
+	}
+	var shown []*render.CatalogueEntry
+	for _, e := range list {
+		s := shownEntry(e)
+		s.Page = ""
+		shown = append(shown, s)
+	}
+	return json.Marshal(shown)
 }
 
 // shellOf runs shells in instances for the console's terminals.

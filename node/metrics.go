@@ -69,6 +69,9 @@ func (a *Agent) Register(r prometheus.Registerer) error {
 	if err := r.Register(a.apply.took); err != nil {
 		return err
 	}
+	if err := r.Register(ownCollector{a.part, a.instances.ReadOwnMetrics}); err != nil {
+		return err
+	}
 	return r.Register(collector{a.part, a.plans, a.instances, a.peers, a.punts})
 }
 
@@ -90,7 +93,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descNotKept, descUplink,
 		descFlows, descLearned, descEncap, descHeld, descHeldMost, descDeferred, descNewLimit, descRefused,
 		descVerdicts, descReasons, descSamples, descSpent, descOwn, descKey,
-		descKeyBytes, descModule, descRelayed, descRelayedBytes,
+		descKeyBytes, descModule, descRelayed, descRelayedBytes, descOwnRead,
 	} {
 		ch <- d
 	}

@@ -34,6 +34,8 @@ type Options struct {
 	// Server is the API's base URL, Transport the way there, with the caller's rights.
 	Server    *url.URL
 	Transport http.RoundTripper
+	// Catalogue is what the program carries, as JSON.
+	Catalogue []byte
 	// Shell runs shells for terminals.
 	Shell Shell
 	// Entered is called with the next address to open when a code was used.
@@ -110,6 +112,9 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "another site made this request", http.StatusForbidden)
 	case strings.HasPrefix(r.URL.Path, "/v1/"):
 		c.pass(w, r)
+	case r.URL.Path == "/catalogue":
+		h.Set("Content-Type", "application/json")
+		_, _ = w.Write(c.o.Catalogue)
 	case strings.HasPrefix(r.URL.Path, "/terminal/"):
 		c.terminal(w, r)
 	default:

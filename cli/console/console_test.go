@@ -36,6 +36,7 @@ func newBehind(t *testing.T) *behind {
 	t.Cleanup(api.Close)
 	u, _ := url.Parse(api.URL)
 	b.Console = New(Options{Address: "127.0.0.1:4799", Server: u, Transport: http.DefaultTransport,
+		Catalogue: []byte(`[{"name":"cache"}]`),
 		Pages: fstest.MapFS{"index.html": {Data: []byte("<html>")}, "assets/a.js": {Data: []byte("1")}}})
 	return b
 }
@@ -167,6 +168,9 @@ func TestForgedRequest(t *testing.T) {
 // TestPages: files and the application are given, with a policy that lets no foreign script run.
 func TestPages(t *testing.T) {
 	b := newBehind(t)
+	if r := b.ask("GET", "/catalogue", "Cookie", b.enterOnce(t)); r.Header.Get("Content-Type") != "application/json" || r.ContentLength == 0 {
+		t.Error("catalogue:", r.Status, r.Header)
+	}
 	cookie := b.enterOnce(t)
 	for target, want := range map[string]int{"/": 200, "/chains/default/web": 200, "/assets/a.js": 200, "/assets/none.js": 404} {
 		resp := b.ask("GET", target, "Cookie", cookie)

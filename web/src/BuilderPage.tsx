@@ -3,7 +3,7 @@
 import { useNavigate, useParams } from "@tanstack/react-router";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { parse, stringify } from "yaml";
-import { Applied, apply, Element, elementName, Item, nameOf, Refused } from "./api";
+import { Applied, apply, Element, elementName, Entry, get, Item, nameOf, Parameter, Refused } from "./api";
 import { useList } from "./live";
 import { Differences, Failure, plain, useAction } from "./parts";
 
@@ -115,7 +115,7 @@ export function BuilderPage() {
                 return <button key={nameOf(f)} onClick={() => edit({ through: [...through, { function: ref }] })}>+ {ref}</button>;
               })}
             </div>
-            {functions.length === 0 && <p>There are no functions yet: <code>onpath apply -f functions/firewall/function.yaml</code></p>}
+            <FromCatalogue there={functions.map((f) => f.metadata.name)} />
           </>}
         </section>
         <section aria-label="The chain as YAML">
@@ -141,16 +141,50 @@ export function BuilderPage() {
   );
 }
 
+/** FromCatalogue says how to get functions that come with onpath, and are not there yet: images are built where the command runs. */
+function FromCatalogue({ there }: { there: string[] }) {
+  const [entries, setEntries] = useState<Entry[]>([]);
+  useEffect(() => { get("/catalogue").then(setEntries, () => {}); }, []);
+  const rest = entries.filter((e) => !there.includes(e.name));
+  if (!rest.length) return null;
+  return (
+    <details className="small" open={there.length === 0}>
+      <summary>From the catalogue</summary>
+      <dl>
+        {rest.map((e) => (
+          <div key={e.name}>
+            <dt><code>{e.kind === "container" && "sudo "}onpath catalogue use {e.name}{e.parameters?.filter((p) => p.required).map((p) => ` --set ${p.name}=…`)}</code></dt>
+            <dd>For {e.for}{e.parameters?.length ? ` Set: ${e.parameters.map((p) => p.name).join(", ")}.` : ""}</dd>
+          </div>
+        ))}
+      </dl>
+    </details>
+  );
+}
+
 /** Settings are what an element's function can be told: its variables, and which files it is given. */
 function Settings({ of, function: f, set }: { of: Element; function?: Item; set: (env?: Record<string, string>) => void }) {
   if (!f) return null;
   const spec = f.spec.container ?? f.spec.ebpf ?? f.spec.relay ?? f.spec.wasm?.modules?.[0] ?? f.spec.wasm ?? {};
   const given: Record<string, string> = spec.env ?? spec.config ?? {};
-  const names = [...new Set([...Object.keys(given), ...Object.keys(of.env ?? {})])];
+  const parameters: Record<string, Parameter> = Object.fromEntries((f.spec.parameters ?? []).map((p: Parameter) => [p.name, p]));
+  const names = [...new Set([...Object.keys(parameters), ...Object.keys(given), ...Object.keys(of.env ?? {})])];
+  const tell = (n: string, value: string) => {
+    const { [n]: _, ...rest } = of.env ?? {};
+    set(value === "" && parameters[n] && !(n in given) ? rest : { ...rest, [n]: value });
+  };
   const files = Object.keys({ ...spec.files, ...of.files });
   return (
     <span className="settings small">
-      {names.map((n) => <label key={n}>{n} <input value={of.env?.[n] ?? given[n] ?? ""} placeholder="(empty)" onChange={(e) => set({ ...of.env, [n]: e.target.value })} /></label>)}
+      {names.map((n) => {
+        const p = parameters[n];
+        const value = of.env?.[n] ?? given[n] ?? "";
+        const choices = p?.type === "boolean" ? ["true", "false"] : p?.values;
+        const unset = p?.required ? "(required)" : p?.default || "(empty)";
+        return <label key={n} title={[p?.description, p?.type, p?.least && `at least ${p.least}`, p?.most && `at most ${p.most}`].filter(Boolean).join(" · ")}>{n} {choices
+          ? <select value={value} onChange={(e) => tell(n, e.target.value)}><option value="">{unset}</option>{choices.map((c) => <option key={c}>{c}</option>)}</select>
+          : <input value={value} placeholder={unset} onChange={(e) => tell(n, e.target.value)} />}</label>;
+      })}
       {files.length > 0 && <span>files: {files.join(", ")}</span>}
       {names.length + files.length === 0 && "Nothing is set: it does what it does by itself."}
     </span>

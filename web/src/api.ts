@@ -3,6 +3,8 @@
 export interface Metadata { name: string; tenant?: string; version?: number; labels?: Record<string, string> }
 export interface Condition { type: string; status: string; reason?: string; message?: string }
 export interface Item { kind: string; metadata: Metadata; spec: any; status?: any }
+export interface Parameter { name: string; type?: string; default?: string; required?: boolean; least?: string; most?: string; values?: string[]; description?: string }
+export interface Entry { name: string; kind: string; for: string; use: string[]; parameters?: Parameter[] }
 export interface Selector { protocol?: string; sourcePorts?: string[]; destinationPorts?: string[] }
 export interface Element { function?: string; deployment?: string; mode?: string; none?: string; select?: Selector[]; instances?: number; disabled?: boolean; env?: Record<string, string>; files?: object }
 export interface Carried { packets: number; bits: number; dropped?: Record<string, number> }
