@@ -74,9 +74,6 @@ type LeasePlan struct {
 	Spec       LeasesSpec  `json:"spec"`
 	Slots      []LeaseSlot `json:"slots"`
 	Publishers []Publisher `json:"publishers,omitempty"` // by tenant
-	// MTU is the largest packet, in bytes, that reaches servers whichever gateway it comes in
-	// at; 0: any.
-	MTU int `json:"mtu,omitempty"`
 }
 
 // LeaseSlot are ids and addresses for one publisher's engine, reserved for the node.
@@ -86,6 +83,11 @@ type LeaseSlot struct {
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
 	// Serves are addresses of public pools, at which the publisher's modules may serve.
 	Serves []netip.Addr `json:"serves,omitempty"`
+	// MTU is the largest packet, in bytes, that reaches servers from either gateway of a pair;
+	// 0: any.
+	MTU int `json:"mtu,omitempty"`
+	// Peer is the node that has the slot; "": this one.
+	Peer string `json:"peer,omitempty"`
 }
 
 // Publisher is a tenant that has keys.
@@ -163,35 +165,25 @@ func (l *Lease) ObjectKind() Kind { return KindLease }
 // Validate implements Object.
 func (l *Lease) Validate() error { return begin(l, &l.TypeMeta).err() }
 
-// Servers says by address and port where the module serves.
-func (l *LeaseSpec) Servers() (out []Server) {
+// Servers says by protocol, address and port where the module serves: tcp 203.0.113.5:80.
+func (l *LeaseSpec) Servers() (out []string) {
 	for _, p := range l.Serves {
 		for _, a := range l.Addresses {
-			out = append(out, Server{Protocol: p.Protocol, Address: netip.AddrPortFrom(a, p.Port)})
+			out = append(out, fmt.Sprintf("%s %s", p.Protocol, netip.AddrPortFrom(a, p.Port)))
 		}
 	}
 	return out
 }
 
-// Server is an address and port at which a module serves.
-type Server struct {
-	Protocol Protocol // tcp or udp
-	Address  netip.AddrPort
-}
-
-// String is the form that people read: tcp 203.0.113.5:80.
-func (s Server) String() string { return fmt.Sprintf("%s %s", s.Protocol, s.Address) }
-
-// Match is what comes to the server, Answers what it says.
-func (s Server) Match() Match {
-	a, ports := s.Address.Addr(), []PortRange{{First: s.Address.Port(), Last: s.Address.Port()}}
-	return Match{Protocol: protocolNumbers(s.Protocol), Dst: []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}, DstPorts: ports}
-}
-
-// Answers is Match with both ends exchanged.
-func (s Server) Answers() Match {
-	m := s.Match()
-	return Match{Protocol: m.Protocol, Src: m.Dst, SrcPorts: m.DstPorts}
+// Served is what comes to the module's servers, a match for each, in the order of Servers.
+func (l *LeaseSpec) Served() (out []Match) {
+	for _, p := range l.Serves {
+		for _, a := range l.Addresses {
+			out = append(out, Match{Protocol: protocolNumbers(p.Protocol), Dst: []netip.Prefix{netip.PrefixFrom(a, a.BitLen())},
+				DstPorts: []PortRange{{First: p.Port, Last: p.Port}}})
+		}
+	}
+	return out
 }
 
 // Forward is what the module is given, from users to where To is; Reversed is its answers.
@@ -209,8 +201,11 @@ func (l *LeaseSpec) Forward() Match {
 // Reversed is Forward with both ends exchanged.
 func (l *LeaseSpec) Reversed() Match {
 	m := l.Forward()
-	return Match{Protocol: m.Protocol, Src: m.Dst, SrcPorts: m.DstPorts}
+	return m.answers()
 }
+
+// answers is a match of no sources with both ends exchanged.
+func (m *Match) answers() Match { return Match{Protocol: m.Protocol, Src: m.Dst, SrcPorts: m.DstPorts} }
 
 func protocolNumbers(p Protocol) []uint8 {
 	switch p {

@@ -20,10 +20,13 @@ type LocalLease struct {
 
 // WithLeases is a plan with the leases that its node has admitted: an instance for each
 // publisher, which runs the publisher's modules in the order of arrival, and rules behind
-// those of the plan, which thus win. The plan is not changed, and shares with the result
-// what is the same.
+// those of the plan, which thus win. The peer's servers come with it. The plan is not changed,
+// and shares with the result what is the same.
 func (p *NodePlan) WithLeases(leases []LocalLease) *NodePlan {
-	if len(leases) == 0 || p.Leases == nil || p.Datapath.Edge == nil {
+	if p.Leases == nil {
+		leases = nil
+	}
+	if p.Datapath.Edge == nil || len(leases) == 0 && len(p.PeerLeases) == 0 {
 		return p
 	}
 	j := &leaseJoin{plan: *p}
@@ -41,6 +44,7 @@ func (p *NodePlan) WithLeases(leases []LocalLease) *NodePlan {
 		j.publisher(of[id])
 	}
 	j.classify(leases)
+	j.peer()
 	slices.SortFunc(j.plan.Instances, func(x, y InstancePlan) int {
 		return cmp.Or(cmp.Compare(x.Tenant, y.Tenant), cmp.Compare(x.Name, y.Name))
 	})
@@ -49,6 +53,28 @@ func (p *NodePlan) WithLeases(leases []LocalLease) *NodePlan {
 	slices.SortFunc(d.Tables, func(x, y Table) int { return cmp.Compare(x.ID, y.ID) })
 	slices.SortFunc(d.Paths, func(x, y Path) int { return cmp.Compare(x.ID, y.ID) })
 	return &j.plan
+}
+
+// peer leads what comes for servers of the other gateway there.
+func (j *leaseJoin) peer() {
+	d := &j.plan.Datapath
+	at := slices.IndexFunc(d.Tables, func(t Table) bool { return t.ID == ClassifierTable(TierTenant) })
+	for _, s := range j.plan.PeerLeases {
+		if !slices.ContainsFunc(d.Peers, func(p Peer) bool { return p.Node == s.Peer }) {
+			continue
+		}
+		d.Vports = append(d.Vports, Vport{ID: s.Vport, Kind: VportRemote, State: VportUp, Peer: s.Peer})
+		groups, tables := s.Server()
+		d.Groups = append(d.Groups, groups...)
+		name := s.Peer + "/" + LeaseInstance
+		d.Paths = append(d.Paths, Path{ID: s.Path, Chain: name, Tenant: OperatorTenant, Elements: []string{name},
+			MTU: smaller(leaseMTU, s.MTU)})
+		for _, a := range s.Serves {
+			m := Match{Dst: []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}}
+			d.Tables[at].Rules = append(d.Tables[at].Rules, s.ToServer(m))
+		}
+		d.Tables = append(d.Tables, tables...)
+	}
 }
 
 // leaseJoin is a plan that leases are put into.
@@ -83,9 +109,9 @@ func (j *leaseJoin) publisher(own []LocalLease) {
 	d.Vports = append(d.Vports, v)
 	emit := Table{ID: v.Emit, Miss: Action{Kind: ActionDrop, Reason: DropSpoofed}}
 	for i := range own {
-		for _, s := range own[i].Servers() {
+		for _, m := range own[i].Served() {
 			do := Action{Kind: ActionTable, Table: TableOf(slot.Path, leaseServer, true)}
-			emit.Rules = append(emit.Rules, Rule{Match: s.Answers(), Action: do, Path: slot.Path, Reverse: true})
+			emit.Rules = append(emit.Rules, Rule{Match: m.answers(), Action: do, Path: slot.Path, Reverse: true})
 		}
 	}
 	for _, reverse := range []bool{false, true} {
@@ -104,7 +130,7 @@ func (j *leaseJoin) publisher(own []LocalLease) {
 	}
 	d.Tables = append(d.Tables, emit)
 	d.Paths = append(d.Paths, Path{
-		ID: slot.Path, Chain: name + "/" + LeaseInstance, Tenant: name, MTU: smaller(leaseMTU, j.plan.Leases.MTU),
+		ID: slot.Path, Chain: name + "/" + LeaseInstance, Tenant: name, MTU: smaller(leaseMTU, slot.MTU),
 		Began: first.Since, Adopt: DefaultAdopt,
 		Elements: []string{name + "/" + LeaseInstance}, MaxFlows: first.MaxFlows,
 	})
@@ -166,8 +192,8 @@ func (j *leaseJoin) classify(leases []LocalLease) {
 	t := &d.Tables[at]
 	t.Rules = slices.Clone(t.Rules)
 	for i := range leases {
-		for _, s := range leases[i].Servers() {
-			t.Rules = append(t.Rules, leases[i].Slot.ToServer(s.Match()))
+		for _, m := range leases[i].Served() {
+			t.Rules = append(t.Rules, leases[i].Slot.ToServer(m))
 		}
 	}
 	for _, reverse := range []bool{false, true} {

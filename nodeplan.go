@@ -27,6 +27,9 @@ type NodePlan struct {
 	Measure *MeasurePlan `json:"measure,omitempty"`
 	// Leases is what the node may admit by itself; nil: nothing.
 	Leases *LeasePlan `json:"leases,omitempty"`
+	// PeerLeases are the slots with addresses of the other gateway of a pair: what comes for
+	// them goes there.
+	PeerLeases []LeaseSlot `json:"peerLeases,omitempty"`
 	// Contents are what several files of a compact plan have, once, by its hash. These files name
 	// that in FromFile. Any other plan has none.
 	Contents map[string]string `json:"contents,omitempty"`

@@ -182,7 +182,7 @@ type stack struct {
 // printStack prints the answers. It is an error if every node refuses.
 func printStack(g *global, c *cobra.Command, m, r *nslp.Message) error {
 	err := g.print(c, stack{m.Type.String(), m.Module, r.Status, r.Stack}, func(w io.Writer) error {
-		t := table.New("HOP", "NODE", "ADDRESS", ">RTT", "STATE", "MODULES", "WHY")
+		t := table.New("HOP", "NODE", "ADDRESS", ">RTT", "STATE", "MODULES", "SERVERS", "WHY")
 		addRows(t, "", r.Stack)
 		return t.WriteRows(w)
 	})
@@ -213,7 +213,8 @@ func addRows(t *table.Table, indent string, list []nslp.Entry) {
 			address = e.Address.String()
 		}
 		why := strings.TrimSuffix(e.Reason+": "+e.Words, ": ")
-		t.Row(fmt.Sprintf("%s%d", indent, i+1), e.Node, address, rtt, e.State, strings.Join(e.Modules, ", "), strings.TrimPrefix(why, ": "))
+		t.Row(fmt.Sprintf("%s%d", indent, i+1), e.Node, address, rtt, e.State, strings.Join(e.Modules, ", "), strings.Join(e.Servers, ", "),
+			strings.TrimPrefix(why, ": "))
 		addRows(t, indent+"back ", e.Back)
 	}
 }

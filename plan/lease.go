@@ -51,6 +51,33 @@ func (w *world) assignLeases() {
 	}
 }
 
+// lendAddresses gives the first slots of nodes addresses at which publishers' modules serve, one
+// of each pool, and takes back what the operator does not lend any more.
+func lendAddresses(w *rollout) {
+	foreign := func(a netip.Addr) bool { // of no pool any more
+		return !slices.ContainsFunc(w.set.PublicPools, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
+	for _, n := range w.nodeOrder {
+		next := *current(w.world, n.obj)
+		next.Status.Leases = slices.Clone(next.Status.Leases)
+		changed := false
+		for i := range next.Status.Leases {
+			s := &next.Status.Leases[i]
+			p := onpath.ServicePlace{Addresses: slices.DeleteFunc(slices.Clone(s.Serves), foreign)}
+			if n.obj.Spec.Leases == nil || i >= n.obj.Spec.Leases.Servers {
+				p.Addresses = nil
+			} else if why := w.address(&p); why != "" {
+				n.unlent = cmp.Or(n.unlent, why)
+			}
+			changed = changed || !slices.Equal(s.Serves, p.Addresses)
+			s.Serves = p.Addresses
+		}
+		if changed {
+			w.update(&next)
+		}
+	}
+}
+
 // lent is what leases may have of the node: what the node admits by itself nobody else is
 // given, whether it is used or not.
 func (n *node) lent() onpath.Resources {
@@ -68,8 +95,30 @@ func (b *builder) leases() (*onpath.LeasePlan, *onpath.Punt) {
 	if n.Spec.Leases == nil || len(n.Status.Leases) == 0 || n.Status.Edge == 0 {
 		return nil, nil
 	}
-	p := &onpath.LeasePlan{Spec: *n.Spec.Leases, Slots: n.Status.Leases, Publishers: b.w.publishers()}
+	p := &onpath.LeasePlan{Spec: *n.Spec.Leases, Slots: slices.Clone(n.Status.Leases), Publishers: b.w.publishers()}
+	if o := b.n.partner(); o != nil {
+		for i := range p.Slots {
+			if len(p.Slots[i].Serves) > 0 {
+				p.Slots[i].MTU = min(b.n.tunnelMTU(), o.tunnelMTU())
+			}
+		}
+	}
 	return p, &onpath.Punt{NSLPID: signalling, Rate: signalRate}
+}
+
+// peerLeases are the slots with addresses of the other gateway of a pair.
+func (b *builder) peerLeases() (out []onpath.LeaseSlot) {
+	o := b.n.partner()
+	if o == nil || !mayPointEdge(b.n, o) || o.obj.Spec.Leases == nil {
+		return nil
+	}
+	for _, s := range o.obj.Status.Leases {
+		if len(s.Serves) > 0 {
+			s.Addresses, s.MTU, s.Peer = nil, min(b.n.tunnelMTU(), o.tunnelMTU()), o.name
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 // publishers are the tenants that have keys, by name, and may select some traffic.
@@ -146,12 +195,15 @@ func (n *node) disbelieve(w *world, r *onpath.LeaseReport, had *onpath.Lease) st
 	switch {
 	case had != nil && had.Spec.Node != n.name:
 		return fmt.Sprintf("lease %s is node %s's", r.Name, had.Spec.Node)
-	case had != nil && had.Spec.Publisher == r.Publisher && bytes.Equal(had.Spec.Key, r.Key) && slices.Equal(had.Spec.To, r.To):
+	case had != nil && had.Spec.Publisher == r.Publisher && bytes.Equal(had.Spec.Key, r.Key) && slices.Equal(had.Spec.To, r.To) &&
+		slices.Equal(had.Spec.Addresses, r.Addresses):
 		return ""
 	case size > maxLeaseText || len(r.Properties) > maxLeaseText/64:
 		return fmt.Sprintf("lease %s has more than %d bytes of text", onpath.ClipText(r.Name), maxLeaseText)
 	case lends == nil || lends.DryRun:
 		return fmt.Sprintf("lease %s: the node has nothing to lend", r.Name)
+	case !n.lentTo(r.Addresses):
+		return fmt.Sprintf("lease %s: %v are not lent to its node's publishers", r.Name, r.Addresses)
 	case !r.Known && (lends.Publishers != onpath.PublisherAny || !strings.HasPrefix(r.Publisher, "key-")):
 		return fmt.Sprintf("lease %s: publisher %s is no tenant, and others may not ask there", r.Name, r.Publisher)
 	case !r.Known && (len(r.To) > maxProved || slices.ContainsFunc(r.To, func(p onpath.Prefix) bool { return !p.IsSingleIP() })):
@@ -169,6 +221,13 @@ func (n *node) disbelieve(w *world, r *onpath.LeaseReport, had *onpath.Lease) st
 		return fmt.Sprintf("lease %s: tenant %s may not select %v", r.Name, r.Publisher, r.To)
 	}
 	return fmt.Sprintf("lease %s: the key is not one of tenant %s", r.Name, r.Publisher)
+}
+
+// lentTo reports whether addresses are one slot's.
+func (n *node) lentTo(addresses []netip.Addr) bool {
+	return len(addresses) == 0 || slices.ContainsFunc(n.obj.Status.Leases, func(s onpath.LeaseSlot) bool {
+		return slices.Equal(s.Serves, addresses)
+	})
 }
 
 // within reports whether prefixes are parts of others; those are everything if there is none.

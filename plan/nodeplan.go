@@ -176,6 +176,7 @@ func (b *builder) plan() *onpath.NodePlan {
 	d.Tenants = b.w.limits(d)
 	p.Measure = measure(b.w.world, b.n)
 	p.Leases, d.Punt = b.leases()
+	p.PeerLeases = b.peerLeases()
 	return p
 }
 

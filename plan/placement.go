@@ -344,6 +344,9 @@ func (w *rollout) addresses(pools []netip.Prefix) (out []netip.Prefix, why strin
 				for _, a := range s.Addresses {
 					w.inUse[a.Addr()] = true
 				}
+				for _, a := range s.Serves {
+					w.inUse[a] = true
+				}
 			}
 		}
 	}

@@ -50,6 +50,7 @@ func (p *Planner) Make(s *Snapshot) *Result {
 	r := &rollout{world: w, created: map[placedOn]int{}}
 	r.rollOut()
 	r.serve() // instances get addresses first
+	lendAddresses(r)
 	w.forget()
 	w.leaseObjects()
 	(&teller{world: w}).status()

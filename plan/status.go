@@ -125,10 +125,14 @@ var ownConditions = []string{"Ready", "Planned", "Gateway", leases, onpath.Condi
 // leases is the condition of a node that reports leases which cannot be.
 const leases = "Leases"
 
-// leaseCondition tells of leases that the node reports and that are not believed.
+// leaseCondition tells of leases that the node reports and that are not believed, and of
+// addresses that it lacks.
 func leaseCondition(w *teller, n *node, list []onpath.Condition) []onpath.Condition {
 	const reason = "NotBelieved"
-	if n.unbelieved == "" {
+	switch {
+	case n.unbelieved == "" && n.unlent != "":
+		return w.condition(list, leases, false, "NoAddress", "not all of leases.servers have addresses: "+n.unlent)
+	case n.unbelieved == "":
 		return slices.DeleteFunc(slices.Clone(list), func(c onpath.Condition) bool { return c.Type == leases })
 	}
 	w.tellOnce(list, n.obj, leases, reason, n.unbelieved)

@@ -9,10 +9,10 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// leasesOf are the leases on a node that ok says.
-func (t *tracer) leasesOf(n *node, ok func(l *onpath.LeaseSpec) bool) (out []*onpath.Lease) {
+// leasesOf are the leases that ok says.
+func (t *tracer) leasesOf(ok func(l *onpath.LeaseSpec) bool) (out []*onpath.Lease) {
 	for _, l := range objects[*onpath.Lease](t.w.Snapshot) {
-		if l.Spec.Node == n.name && l.Spec.Vport != 0 && ok(&l.Spec) {
+		if n := t.w.nodes[l.Spec.Node]; n != nil && n.c == t.cl && l.Spec.Vport != 0 && ok(&l.Spec) {
 			out = append(out, l)
 		}
 	}
@@ -20,23 +20,36 @@ func (t *tracer) leasesOf(n *node, ok func(l *onpath.LeaseSpec) bool) (out []*on
 }
 
 // leased is the planned way of a packet that no chain selects: by the engine of the
-// publisher who has a lease for it, if one has.
+// publisher who has a lease for it, if one has, or to it, if a module serves there.
 func (t *tracer) leased(planned []onpath.TraceHop) []onpath.TraceHop {
 	if len(planned) != 1 || planned[0].Kind != onpath.HopKernel {
 		return planned
 	}
-	list := t.leasesOf(t.gateway, func(l *onpath.LeaseSpec) bool { return takes(l, t.in.Request.Tuple) })
+	tu := t.in.Request.Tuple
+	hops := []onpath.TraceHop{t.edgeHop(t.gateway, onpath.HopEdge, nil)}
+	if list := t.leasesOf(func(l *onpath.LeaseSpec) bool { return servesAt(l, tu) }); len(list) > 0 {
+		t.tunnel(t.gateway, t.w.nodes[list[0].Spec.Node], &hops, false)
+		hop := leaseHop(list)
+		hop.Ends = true
+		return append(hops, hop)
+	}
+	list := t.leasesOf(func(l *onpath.LeaseSpec) bool { return l.Node == t.gateway.name && takes(l, tu) })
 	if len(list) == 0 {
 		return planned
 	}
 	first := slices.MinFunc(list, func(a, b *onpath.Lease) int { return a.Spec.Since.Compare(b.Spec.Since) })
 	list = slices.DeleteFunc(list, func(l *onpath.Lease) bool { return l.Spec.Vport != first.Spec.Vport })
-	return []onpath.TraceHop{t.edgeHop(t.gateway, onpath.HopEdge, nil), leaseHop(list), t.edgeHop(t.gateway, onpath.HopExit, nil)}
+	return append(hops, leaseHop(list), t.edgeHop(t.gateway, onpath.HopExit, nil))
+}
+
+// servesAt reports whether a lease's module serves where packets of a tuple go.
+func servesAt(l *onpath.LeaseSpec, tu onpath.Tuple) bool {
+	return slices.ContainsFunc(l.Served(), func(m onpath.Match) bool { return fits(m, tu) })
 }
 
 // takes reports whether packets of a tuple are for a lease's module.
 func takes(l *onpath.LeaseSpec, tu onpath.Tuple) bool {
-	return fits(l.Forward(), tu) || fits(l.Reversed(), tu)
+	return !l.ServesOnly && (fits(l.Forward(), tu) || fits(l.Reversed(), tu))
 }
 
 // leaseHop is a publisher's engine, with those modules that a packet meets there.
@@ -56,10 +69,18 @@ func leaseHop(list []*onpath.Lease) onpath.TraceHop {
 // throughLease goes on behind a publisher's engine that an entry leads to; ok says whether
 // it is known where.
 func (t *tracer) throughLease(n *node, e onpath.FlowEntry, hops *[]onpath.TraceHop) (next onpath.FlowEntry, ok bool) {
-	at := t.leasesOf(n, func(l *onpath.LeaseSpec) bool { return l.Vport == e.Next })
+	at := t.leasesOf(func(l *onpath.LeaseSpec) bool { return l.Vport == e.Next })
 	if len(at) == 0 {
 		*hops = append(*hops, onpath.TraceHop{Kind: onpath.HopDrop, Node: n.name, Vport: e.Next, Live: true,
 			Message: fmt.Sprintf("the flow entry leads to vport %d, which is no instance's any more", e.Next)})
+		return e, false
+	}
+	t.tunnel(n, t.w.nodes[at[0].Spec.Node], hops, true)
+	others := func(l *onpath.Lease) bool { return !servesAt(&l.Spec, e.Tuple) }
+	if served := slices.DeleteFunc(slices.Clone(at), others); len(served) > 0 {
+		hop := leaseHop(served)
+		hop.Live, hop.Ends = true, true
+		*hops = append(*hops, hop)
 		return e, false
 	}
 	if met := slices.DeleteFunc(slices.Clone(at), func(l *onpath.Lease) bool { return !takes(&l.Spec, e.Tuple) }); len(met) > 0 {

@@ -106,6 +106,8 @@ type node struct {
 	held     onpath.Resources          // by instances of reservations
 	// unbelieved is why a lease that it reports is not one.
 	unbelieved string
+	// unlent is why it has fewer addresses for publishers' servers than its operator says.
+	unlent string
 }
 
 // member names a deployment's instances in one cloudlet.

@@ -66,7 +66,7 @@ var columns = map[onpath.Kind][]string{
 	onpath.KindMeasurement: {"TENANT", "NAME", "NODES", ">EVERY", ">AGE"},
 	onpath.KindAccelerator: {"TENANT", "NAME", "ORIGINS", "BETWEEN", "STATE", ">AGE", "MESSAGE"},
 	onpath.KindInstance:    {"TENANT", "NAME", "NODE", "STATE", ">RESTARTS", ">AGE", "MESSAGE"},
-	onpath.KindLease:       {"TENANT", "NAME", "NODE", "PUBLISHER", "MODULE", "STATE", "TAKES", ">LEFT", ">AGE", "MESSAGE"},
+	onpath.KindLease:       {"TENANT", "NAME", "NODE", "PUBLISHER", "MODULE", "STATE", "TAKES", "SERVES", ">LEFT", ">AGE", "MESSAGE"},
 	onpath.KindEvent:       {">AGE", ">COUNT", "ABOUT", "NODE", "REASON", "MESSAGE"},
 }
 
@@ -133,7 +133,7 @@ func row(o onpath.Object, now time.Time) []string {
 		return []string{m.Tenant, m.Name, o.Spec.Node, state, strconv.Itoa(o.Status.Restarts), age, o.Status.Message}
 	case *onpath.Lease:
 		return []string{m.Tenant, m.Name, o.Spec.Node, o.Spec.Publisher, o.Spec.Module, string(o.Status.State), leaseTakes(o),
-			left(o.Spec.Until, now), age,
+			strings.Join(o.Spec.Servers(), ", "), left(o.Spec.Until, now), age,
 			o.Status.Message}
 	case *onpath.Event:
 		s := o.Spec
@@ -329,6 +329,9 @@ func newFlows(t *onpath.Tenant) string {
 
 // leaseTakes is which packets a leased module is given.
 func leaseTakes(l *onpath.Lease) string {
+	if l.Spec.ServesOnly {
+		return ""
+	}
 	var to []string
 	for _, p := range l.Spec.To {
 		to = append(to, p.String())

@@ -443,6 +443,10 @@ func (c *checker) report() *onpath.Verification {
 		worse(r.Verdict)
 		p.NoReport = append(p.NoReport, c.noReport[r.Chain]...)
 	}
+	for _, r := range c.leases() {
+		p.Chains = append(p.Chains, r)
+		worse(r.Verdict)
+	}
 	if len(c.in.Chains) == 0 {
 		p.Rest = &c.rest
 		worse(c.rest.Verdict)

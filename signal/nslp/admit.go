@@ -208,10 +208,7 @@ func mayHave(p *onpath.Publisher, to []onpath.Prefix) bool {
 func within(p, in netip.Prefix) bool { return in.Bits() <= p.Bits() && in.Overlaps(p) }
 
 func (g *Ground) checkChains(l *onpath.LocalLease, _ *Message, _ onpath.Publisher) *Refusal {
-	var all []onpath.Match
-	for _, s := range l.Servers() {
-		all = append(all, s.Match())
-	}
+	all := l.Served()
 	if !l.ServesOnly {
 		all = append(all, g.filtered(l)...)
 	}
@@ -381,7 +378,7 @@ func (g *Ground) allows(l *onpath.LocalLease) bool {
 // ServersOf says for an answer where a lease's module serves.
 func ServersOf(l *onpath.LocalLease) (out []string) {
 	for _, s := range l.Servers() {
-		out = append(out, l.Module+" "+s.String())
+		out = append(out, l.Module+" "+s)
 	}
 	return out
 }

@@ -92,9 +92,13 @@ func setUpIn(ctx context.Context, t *testing.T, network string, nodes uplinks) *
 	if err := os.WriteFile(config, []byte("node: {moduleSources: [10.9.0.0/24, '2001:db8:9::/64']}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	server := filepath.Join(t.TempDir(), "server.yaml")
+	if err := os.WriteFile(server, []byte(pools), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	spec := demo.TestbedSpec{
 		Topology: topology, Bin: testprogram.Path(t), Dir: t.TempDir(),
-		Server: demo.TestbedNode{Host: "operator", Address: "10.255.0.10"}, NodeConfig: config,
+		Server: demo.TestbedNode{Host: "operator", Address: "10.255.0.10"}, ServerConfig: server, NodeConfig: config,
 	}
 	for _, n := range w.names() {
 		spec.Nodes = append(spec.Nodes, demo.TestbedNode{Name: n, Host: n, Address: underlay(n), Cloudlet: n})
