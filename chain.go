@@ -204,6 +204,10 @@ type Element struct {
 	// node: by the name of that node, and by this element's nodes; default as in weights.
 	// So flows can stay on a node, or in a rack. Weight 0 is for all: nothing is sent there.
 	WeightsFrom map[string]map[string]int `json:"weightsFrom,omitempty"`
+	// Pair: the instances in the two cloudlets of the chain's at, first the one at the from
+	// end, change packets together, each with one of the other cloudlet. What enters at one
+	// end comes out at the other; None, and whether one is ready, hold for both.
+	Pair bool `json:"pair,omitempty"`
 }
 
 // Selection is Select, and while the element is disabled, what no packet matches.

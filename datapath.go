@@ -290,6 +290,9 @@ type Vport struct {
 	// Asleep: what is delivered here is handed to the agent (PuntReader). Its State is as if
 	// it were awake. Only with Hold.
 	Asleep bool `json:"asleep,omitempty"`
+	// Alone, of a local instance of a pair that is closed: the partner does not serve. It
+	// stays closed, whatever the instance is.
+	Alone bool `json:"alone,omitempty"`
 
 	// Peer is the node of a remote vport.
 	Peer string `json:"peer,omitempty"`
@@ -499,6 +502,9 @@ type Path struct {
 	// of its paths'; 0: an even share of the table. Flows above it are steered
 	// too, but not protected from a flood of new ones.
 	MaxFlows int `json:"maxFlows,omitempty"`
+	// Side of the chain's pair that stands here, for a planner that finds the path on a node
+	// and nowhere else; "": it has none.
+	Side string `json:"side,omitempty"`
 	// Elements are the deployments passed, tenant/name, for display and for a
 	// planner that finds the path on a node and nowhere else.
 	Elements []string `json:"elements,omitempty"`

@@ -68,7 +68,9 @@ func Effective(plan *NodePlan, l *LocalState) (c *DatapathConfig, missing []Vpor
 				}
 				continue
 			}
-			v.State = localState(&plan.Datapath, v.State, l.Vports[v.ID])
+			if !v.Alone {
+				v.State = localState(&plan.Datapath, v.State, l.Vports[v.ID])
+			}
 			v.Asleep = v.Hold > 0 && l.Vports[v.ID].Asleep
 		case VportFunction:
 			v.State = localState(&plan.Datapath, v.State, l.Vports[v.ID])

@@ -55,6 +55,9 @@ type FunctionSpec struct {
 	Parameters []Parameter `json:"parameters,omitempty"`
 	// Metrics of the function's own, which the agent exports with the instance's name.
 	Metrics OwnMetrics `json:"metrics,omitzero"`
+	// Overhead is how many bytes the function adds to a packet at most: what enters it is
+	// kept so much shorter than what its links carry.
+	Overhead int `json:"overhead,omitempty"`
 	// Shared lets other tenants use the function as "tenant/name".
 	Shared bool `json:"shared,omitempty"`
 }

@@ -27,10 +27,13 @@ const ReasonSpoofed = "SpoofedPackets"
 // its node knows how. The node then tells that in an event.
 const ReasonProcessEnded = "ProcessEnded"
 
+// ReasonPartner is the reason of an unready half of a pair of which the other is not ready.
+const ReasonPartner = "PartnerNotReady"
+
 // ReasonExited is the reason of a failed instance whose process has ended by itself.
 const ReasonExited = "Exited"
 
-// InstanceSpec is fixed at creation, but for Drain, Draining and Until.
+// InstanceSpec is fixed at creation, but for Drain, Draining, Until and Pair.
 type InstanceSpec struct {
 	Deployment string  `json:"deployment"` // in the same tenant
 	Node       string  `json:"node"`
@@ -51,6 +54,8 @@ type InstanceSpec struct {
 	// element that goes from a chain, or with it, go together: at the latest Until of
 	// all that go by that change.
 	Until time.Time `json:"until,omitzero"`
+	// Pair is its place in a pair; nil: it is of none, or has no partner yet.
+	Pair *Pair `json:"pair,omitempty"`
 }
 
 // InstanceStatus is what the node says.

@@ -131,4 +131,6 @@ type InstancePlan struct {
 	Reservation string `json:"reservation,omitempty"`
 	// UserNamespace says whether a container gets one of its own; "": none.
 	UserNamespace UserNamespaceRule `json:"userNamespace,omitempty"`
+	// Pair: it is a half; nil: of no pair, or the partner is gone.
+	Pair *Pair `json:"pair,omitempty"`
 }

@@ -57,10 +57,13 @@ const (
 	AbilitySecrets  Ability = "secrets"
 	AbilityServices Ability = "addresses of services"
 	AbilityUsers    Ability = "user namespaces"
+	AbilityPairs    Ability = "pairs"
 )
 
 // Abilities are those of this build.
-func Abilities() []Ability { return []Ability{AbilitySecrets, AbilityServices, AbilityUsers} }
+func Abilities() []Ability {
+	return []Ability{AbilitySecrets, AbilityServices, AbilityUsers, AbilityPairs}
+}
 
 // ReportEvery is the longest time between two reports; a node unheard of for
 // NodeTimeout is not ready.

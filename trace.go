@@ -63,6 +63,7 @@ const (
 	HopEdge    HopKind = "edge"    // the uplinks of a gateway, coming in
 	HopElement HopKind = "element" // an instance
 	HopTunnel  HopKind = "tunnel"  // to another node
+	HopStretch HopKind = "stretch" // from one half of a pair to the other; Message says whose it is
 	HopExit    HopKind = "exit"    // the uplinks of a gateway, going out
 	HopKernel  HopKind = "kernel"  // ordinary forwarding, untouched
 	HopDrop    HopKind = "drop"    // ends here; Message says why

@@ -82,7 +82,9 @@ func (c *Chain) Validate() error {
 	v.number("spec.priority", s.Priority, -MaxPriority, MaxPriority)
 	v.endpoints("spec.from", &s.From, c.Metadata.Tenant)
 	v.endpoints("spec.to", &s.To, c.Metadata.Tenant)
-	s.At.Cloudlets = v.names("spec.at.cloudlets", s.At.Cloudlets)
+	if names := v.names("spec.at.cloudlets", s.At.Cloudlets); s.Pair() == nil { // a pair's stand in the order of its sides
+		s.At.Cloudlets = names
+	}
 	f := families(s.From.Prefixes).both(families(s.To.Prefixes))
 	if f == noFamily {
 		v.add("spec.to", "write prefixes of one version on both sides, or of both",
@@ -91,11 +93,14 @@ func (c *Chain) Validate() error {
 	}
 	v.selectors("spec.select", s.Select, f, s)
 	v.through(c, f)
+	validatePair(v, c)
 	enum(v, "spec.exit", &s.Exit, ExitEntry, ExitEntry, ExitLast, ExitNone)
 	enum(v, "spec.direction", &s.Direction, DirectionBoth, DirectionBoth, DirectionForward)
 	if s.Adopt == nil {
 		s.Adopt = new(Duration)
-		*s.Adopt = DefaultAdopt
+		if *s.Adopt = DefaultAdopt; s.Pair() != nil && s.Pair().None != NoneBypass {
+			*s.Adopt = 0 // what is older than the pair does not go on in clear
+		}
 	}
 	quantity(v, "spec.adopt", *s.Adopt, 0, day)
 	s.Idle.validate(v, "spec.idle")

@@ -17,6 +17,7 @@ const (
 	DefaultDrain         = Duration(30 * time.Second)
 	DefaultBudget        = Duration(2 * time.Microsecond)
 	DefaultFileMode      = 0o644
+	MaxOverhead          = 1024 // bytes
 
 	defaultHealthEvery    = Duration(time.Second)
 	defaultHealthFailures = 3
@@ -44,6 +45,7 @@ func (f *Function) Validate() error {
 	v.health("spec.health", &s.Health)
 	checkParameters(v, s)
 	checkMetrics(v, "spec.metrics", s)
+	v.number("spec.overhead", s.Overhead, 0, MaxOverhead)
 	if s.Shared && s.Traits().HostImage {
 		v.add("spec.shared", "take it out, or name an image", "image: host shows the nodes' files, and everybody could run it")
 	}

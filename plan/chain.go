@@ -134,6 +134,7 @@ func (w *resolver) newChain(o *onpath.Chain) *chain {
 	c.checkRuns()
 	w.locate(c)
 	w.checkHost(c)
+	c.checkPair()
 	c.withinReserved()
 	c.selectTraffic()
 	w.checkAddresses(c)
@@ -382,5 +383,6 @@ func (c *chain) shapeOf() string {
 		Tier      onpath.Tier
 		Direction bool
 		Steps     []step
-	}{c.tier, c.obj.Spec.Direction == onpath.DirectionForward, steps})
+		Pair      []string `json:",omitempty"`
+	}{c.tier, c.obj.Spec.Direction == onpath.DirectionForward, steps, c.pairSides()})
 }

@@ -63,6 +63,7 @@ func (w *resolver) shortForm(c *chain, e *onpath.Element) *deployment {
 	d.function, _ = lookUp[*onpath.Function](w.world, onpath.KindFunction, d.fnName)
 	d.reserve(w.world, e.Reservation)
 	w.complete(d, e.Env, e.Files)
+	d.pairs(c, e)
 	return d
 }
 

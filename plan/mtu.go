@@ -71,7 +71,7 @@ func (w *pathfinder) mtu(cl *cloudlet, p *path) int {
 		for _, i := range members {
 			if !i.leaving {
 				note(i.node)
-				lower(i.node.interfaceMTU(i.fn))
+				lower(i.mostIn())
 			}
 		}
 	}

@@ -198,7 +198,7 @@ func (b *builder) reserve() {
 // nobody sends any more.
 func (b *builder) chooseInstances() {
 	for _, i := range b.n.insts {
-		if !i.known || i.leaving && !b.w.pointedAt(i) {
+		if !i.known || i.leaving && !b.w.pointedAt(i) || i.half() && i.partner == nil && i.planned == nil {
 			continue
 		}
 		b.local = append(b.local, i)
@@ -261,6 +261,7 @@ func (b *builder) instance(i *instance) onpath.InstancePlan {
 	}
 	p.Serves, p.OnDemand, p.UserNamespace = b.serves(i), i.onDemand(), b.n.userNamespace(i)
 	relays(b.w.world, b.n, i, &p)
+	p.Pair = pairPlan(b.w.world, i)
 	switch {
 	case i.d != nil:
 		p.Function = i.d.fnName.String()
@@ -298,7 +299,7 @@ func (b *builder) addLocal(i *instance) {
 		ID: s.Vport, Kind: onpath.VportInstance, State: b.w.state(i), Instance: i.key.String(), Tenant: i.key.tenant,
 		MAC: onpath.InstanceMAC(s.Vport), HostMAC: onpath.HostMAC(s.Vport), Attach: onpath.Routed,
 		Packets: cmp.Or(i.fn.Packets, onpath.PacketsKeep), MaxFlows: b.w.maxFlows(i.key.tenant), Mirror: b.mirror(i),
-		Tells: i.fn.Traits().WholeFrames,
+		Tells: i.fn.Traits().WholeFrames, Alone: i.alone(),
 	}
 	v.RateIn = onpath.RateLimit(i.fn.Resources.Network)
 	v.RateOut = v.RateIn

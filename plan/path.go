@@ -336,7 +336,7 @@ func (w *pathfinder) carry(cl *cloudlet, p *path) {
 		p.end(w.world)
 	case successor == nil || !successor.steers:
 		p.steers = true
-		p.forward, p.reverse = rulesOf(p.chain, p.id, p.tables)
+		p.forward, p.reverse = rulesOf(p.chain, p.id, p.tables, p.spec.Side)
 	default:
 		p.end(w.world)
 	}

@@ -175,6 +175,7 @@ func (w *world) unknown(d *deployment, n *node) onpath.Ability {
 	}{
 		{len(d.traits.Secrets) > 0, onpath.AbilitySecrets},
 		{len(w.servicesOf(d.key)) > 0, onpath.AbilityServices},
+		{d.pair != nil, onpath.AbilityPairs},
 		{users == onpath.UserNamespacesRequired, onpath.AbilityUsers},
 	} {
 		if x.needed && !slices.Contains(n.st.Report.Knows, x.ability) {

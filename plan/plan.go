@@ -49,6 +49,7 @@ func (p *Planner) Make(s *Snapshot) *Result {
 	(&nodeplans{world: w}).make(workers)
 	r := &rollout{world: w, created: map[placedOn]int{}}
 	r.rollOut()
+	pairUp(r)
 	r.serve() // instances get addresses first
 	lendAddresses(r)
 	w.forget()

@@ -55,7 +55,7 @@ func (w *pathfinder) returning(c *chain) (id onpath.PathID) {
 		for _, n := range cl.nodes {
 			for _, spec := range n.newest.plan.Datapath.Paths {
 				if spec.Chain == c.key.String() && !spec.Ended.IsZero() && spec.ID > id && w.isWhole(spec.ID) &&
-					isPathOf(c, w.readPath(n.newest, spec)) {
+					spec.Side == c.side(cl) && isPathOf(c, w.readPath(n.newest, spec)) {
 					id = spec.ID
 				}
 			}
@@ -114,5 +114,6 @@ func isPathOf(c *chain, p *path) bool {
 		}
 	}
 	byID := func(a, b onpath.Table) int { return cmp.Compare(a.ID, b.ID) }
-	return reflect.DeepEqual(slices.SortedFunc(slices.Values(p.tables), byID), slices.SortedFunc(slices.Values(tablesOf(p.id, c)), byID))
+	want := slices.SortedFunc(slices.Values(tablesOf(p.id, c, p.spec.Side)), byID)
+	return reflect.DeepEqual(slices.SortedFunc(slices.Values(p.tables), byID), want)
 }

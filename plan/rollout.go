@@ -105,7 +105,8 @@ func (w *rollout) scaleDown(d *deployment, list []*instance, n int) []*instance 
 				}
 				return 1
 			}
-			return cmp.Or(boolCompare(d.sole(a, without(left, a)), d.sole(b, without(left, b))), cmp.Compare(on[b.node], on[a.node]), cmp.Compare(b.obj.Spec.Key, a.obj.Spec.Key))
+			return cmp.Or(cmp.Compare(b.number(), a.number()), boolCompare(d.sole(a, without(left, a)), d.sole(b, without(left, b))),
+				cmp.Compare(on[b.node], on[a.node]), cmp.Compare(b.obj.Spec.Key, a.obj.Spec.Key))
 		})
 		w.drain(victim, "it is one more than wanted")
 		left = slices.DeleteFunc(left, func(i *instance) bool { return i == victim })

@@ -61,7 +61,8 @@ func sameInstance(a, b *onpath.InstancePlan) bool {
 	return a.Name == b.Name && a.Tenant == b.Tenant && a.Deployment == b.Deployment && a.Function == b.Function && a.UID == b.UID &&
 		a.Vport == b.Vport && a.Back == b.Back && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Serves, b.Serves) &&
 		a.MTU == b.MTU && a.Idle == b.Idle && a.Draining == b.Draining && a.Reservation == b.Reservation &&
-		a.UserNamespace == b.UserNamespace && reflect.DeepEqual(a.OnDemand, b.OnDemand) && reflect.DeepEqual(&a.Spec, &b.Spec)
+		a.UserNamespace == b.UserNamespace && a.Pair.Equal(b.Pair) &&
+		reflect.DeepEqual(a.OnDemand, b.OnDemand) && reflect.DeepEqual(&a.Spec, &b.Spec)
 }
 
 func sameVport(a, b onpath.Vport) bool {
@@ -71,7 +72,7 @@ func sameVport(a, b onpath.Vport) bool {
 		a.MAC == b.MAC && a.HostMAC == b.HostMAC && a.Attach == b.Attach && a.Packets == b.Packets &&
 		slices.Equal(a.Own, b.Own) && a.Routes == b.Routes && a.Entry == b.Entry &&
 		a.Tells == b.Tells && a.Mirror == b.Mirror && a.Emit == b.Emit && a.MaxFlows == b.MaxFlows &&
-		a.RateIn == b.RateIn && a.RateOut == b.RateOut && a.Hold == b.Hold && a.Asleep == b.Asleep
+		a.RateIn == b.RateIn && a.RateOut == b.RateOut && a.Hold == b.Hold && a.Asleep == b.Asleep && a.Alone == b.Alone
 }
 
 func sameTable(a, b onpath.Table) bool {
@@ -98,7 +99,7 @@ func sameRow(a, b onpath.WeightRow) bool {
 
 func samePath(a, b onpath.Path) bool {
 	return a.ID == b.ID && a.Chain == b.Chain && a.Tenant == b.Tenant && a.MTU == b.MTU &&
-		a.Began.Equal(b.Began) && a.Adopt == b.Adopt && a.Cut == b.Cut && a.Strict == b.Strict && a.Forward == b.Forward &&
+		a.Began.Equal(b.Began) && a.Adopt == b.Adopt && a.Cut == b.Cut && a.Strict == b.Strict && a.Forward == b.Forward && a.Side == b.Side &&
 		a.Idle == b.Idle && a.MaxFlows == b.MaxFlows && slices.Equal(a.Elements, b.Elements) &&
 		a.Ended.Equal(b.Ended) && a.Closed == b.Closed && a.Until.Equal(b.Until)
 }

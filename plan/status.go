@@ -79,7 +79,9 @@ func (w *teller) instanceStatus(i *instance) {
 		st.Reason, st.NextTry = "NodeAway", 0
 		st.Message = fmt.Sprintf("as last heard of: the agent of node %s is away", i.node.name)
 	case i.report != nil:
-		st = reported(i.report)
+		if st = reported(i.report); st.State == onpath.InstanceReady && i.alone() {
+			st.State, st.Reason, st.Message = onpath.InstanceUnready, onpath.ReasonPartner, i.lonely()
+		}
 	case i.node != nil && i.node.st != nil && st.State != onpath.InstancePending:
 		st.State, st.Reason, st.Message, st.NextTry = onpath.InstancePending, "", "", 0
 	}

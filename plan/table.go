@@ -34,8 +34,9 @@ func (w *pathfinder) compile(cl *cloudlet, c *chain) *path {
 	w.findMembers(cl, p)
 	w.fill(p)
 	p.spec.MTU = w.mtu(cl, p)
-	p.tables = tablesOf(p.id, c)
-	p.forward, p.reverse = rulesOf(c, p.id, p.tables)
+	p.spec.Side = c.side(cl)
+	p.tables = tablesOf(p.id, c, p.spec.Side)
+	p.forward, p.reverse = rulesOf(c, p.id, p.tables, p.spec.Side)
 	return p
 }
 
@@ -48,11 +49,19 @@ func groupOf(p onpath.PathID, i int, reverse bool, e *element) onpath.Group {
 
 // tablesOf are the tables of a path: what comes after each element, in each
 // direction, and what comes first.
-func tablesOf(p onpath.PathID, c *chain) []onpath.Table {
+func tablesOf(p onpath.PathID, c *chain, side string) []onpath.Table {
 	var out []onpath.Table
 	n := len(c.elements)
 	for i := range n {
-		out = append(out, tableOf(p, c, i, false), tableOf(p, c, i, true))
+		forward, reverse := tableOf(p, c, i, false), tableOf(p, c, i, true)
+		if c.sealed(side) { // what a half sends on as it came is not let out
+			into := &forward
+			if side == onpath.PairB {
+				into = &reverse
+			}
+			into.Miss = onpath.Action{Kind: onpath.ActionDrop, Reason: onpath.DropPolicy}
+		}
+		out = append(out, forward, reverse)
 	}
 	return append(out, tableOf(p, c, start, false), tableOf(p, c, start, true))
 }
@@ -128,14 +137,31 @@ func isAll(m onpath.Match) bool {
 }
 
 // rulesOf are the classifiers' rules of a chain, for one of its paths.
-func rulesOf(c *chain, p onpath.PathID, tables []onpath.Table) (forward, reverse []onpath.Rule) {
+// At the other half of a pair packets come out and none enter: those in clear are dropped,
+// or, where they may bypass, left alone.
+func rulesOf(c *chain, p onpath.PathID, tables []onpath.Table, side string) (forward, reverse []onpath.Rule) {
+	act := func(in string, reverse bool) (onpath.Action, bool) {
+		if side == in || side == "" {
+			return beginning(p, tables, reverse), true
+		}
+		return onpath.Action{Kind: onpath.ActionDrop, Reason: onpath.DropPolicy}, c.sealed(side)
+	}
 	for _, m := range c.forward {
-		forward = append(forward, onpath.Rule{Match: m, Action: beginning(p, tables, false), Path: p})
+		if a, ok := act(onpath.PairA, false); ok {
+			forward = append(forward, onpath.Rule{Match: m, Action: a, Path: p})
+		}
 	}
 	for _, m := range c.reverse {
-		reverse = append(reverse, onpath.Rule{Match: m, Action: beginning(p, tables, true), Path: p, Reverse: true})
+		if a, ok := act(onpath.PairB, true); ok {
+			reverse = append(reverse, onpath.Rule{Match: m, Action: a, Path: p, Reverse: true})
+		}
 	}
 	return forward, reverse
+}
+
+// sealed reports whether nothing of the chain's may pass beside its pair at a side.
+func (c *chain) sealed(side string) bool {
+	return side != "" && slices.ContainsFunc(c.elements, func(e element) bool { return e.none == onpath.NoneDrop })
 }
 
 // classifier makes the table of a tier from a node's paths. Within one priority all
@@ -223,6 +249,10 @@ func emitRules(p *path, i *instance, side onpath.VportID, own []netip.Prefix) (f
 	}
 	f, r := continueRules(p, k, own)
 	switch {
+	case p.spec.Side == onpath.PairA: // comes out here: what entered at the other half
+		return forward, r
+	case p.spec.Side == onpath.PairB:
+		return append(forward, f...), nil
 	case !i.bridged():
 		return append(forward, f...), r
 	case side == i.obj.Spec.Back:

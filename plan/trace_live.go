@@ -88,6 +88,9 @@ func (t *tracer) follow(n *node, e onpath.FlowEntry, plan []onpath.TraceHop, hop
 		}
 		t.tunnel(n, i.node, hops, true)
 		n = i.node
+		if p := across(i, e.Reverse); p != nil {
+			return followAcross(t, i, p, e, plan, hops)
+		}
 		o := onward{}
 		if i.inline() {
 			o = t.relayed(n, e)

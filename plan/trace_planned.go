@@ -139,6 +139,9 @@ func (t *tracer) planned() []onpath.TraceHop {
 			if stop {
 				return hops
 			}
+			if p := x.path(grp.Path); p != nil && p.Side != "" && hop.Kind == onpath.HopElement && hop.State != "bypassed" {
+				return plannedAcross(t, t.w.byVport[hop.Vport], grp.Path, grp.Reverse, hops)
+			}
 			passed = passed || hop.Kind == onpath.HopElement
 			id = grp.Then
 		case onpath.ActionDrop:
@@ -241,7 +244,7 @@ func (t *tracer) plannedReply(hops []onpath.TraceHop) []onpath.TraceHop {
 			h.Kind = onpath.HopExit
 		case onpath.HopExit:
 			h.Kind = onpath.HopEdge
-		case onpath.HopTunnel:
+		case onpath.HopTunnel, onpath.HopStretch:
 			h.Node, h.Name = strings.TrimPrefix(h.Name, "to "), "to "+h.Node
 		}
 		out = append(out, h)

@@ -136,6 +136,7 @@ type deployment struct {
 	unplaceable bool
 	res         *reserved // nil: it has no reservation
 	crowds      string    // why data paths have no room for it
+	pair        *pairing  // nil: its instances are of no pairs
 	// noSecret is a secret that its function names, and its tenant does not have.
 	noSecret string
 }
@@ -153,6 +154,7 @@ type instance struct {
 	known   bool                 // fn is known
 	leaving bool                 // drained: others let go of it, then its node does
 	stuck   string               // why it cannot leave its node, which is to be drained
+	partner *instance            // nil: it is of no pair, or has none
 }
 
 func (i *instance) bridged() bool { return i.obj.Spec.Back != 0 }
@@ -165,11 +167,14 @@ func (i *instance) into(reverse bool) onpath.VportID {
 	return i.obj.Spec.Vport
 }
 
-// ready reports whether the instance serves, as far as is known. A node that is
+// ready reports whether the instance serves: a half of a pair does if both do.
+func (i *instance) ready() bool { return i.up() && !i.alone() }
+
+// up reports whether the instance serves by itself, as far as is known. A node that is
 // away has lost its agent, or we have; its instances and data path go on without
 // either, so what was heard last holds, unless the gateway cannot reach the
 // machine.
-func (i *instance) ready() bool {
+func (i *instance) up() bool {
 	switch {
 	case i.node == nil || i.node.dead:
 		return false
@@ -191,7 +196,7 @@ func (w *world) state(i *instance) onpath.VportState {
 	switch {
 	case !i.ready():
 		return onpath.VportClosed
-	case i.draining() && w.begins(i):
+	case (i.draining() || i.partner != nil && i.partner.draining()) && w.begins(i):
 		return onpath.VportDraining
 	}
 	return onpath.VportUp
@@ -527,6 +532,7 @@ func (w *world) addInstances() {
 		op := i.key.tenant == onpath.OperatorTenant
 		i.node.used[op] = i.node.used[op].Add(i.fn.Resources)
 	}
+	findPartners(w)
 }
 
 // lookUp finds what its node says of it, and what it runs: an instance of a

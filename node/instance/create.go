@@ -151,7 +151,7 @@ func (in maker) discard(m *creation) {
 
 func (in maker) runSpec(plan onpath.InstancePlan) onpath.RunSpec {
 	return onpath.RunSpec{
-		ID: in.id, Spec: informed(plan.Spec, idleOf(&plan)), NetNS: in.s.part.Dir.NetNS(in.id), Hostname: plan.Name,
+		ID: in.id, Spec: paired(informed(plan.Spec, idleOf(&plan)), &plan), NetNS: in.s.part.Dir.NetNS(in.id), Hostname: plan.Name,
 		Awaited: plan.OnDemand != nil && !plan.Spec.Inline(),
 		Labels: map[string]string{
 			LabelNode: in.s.part.Node, LabelState: string(in.s.part.Dir),

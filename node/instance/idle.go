@@ -57,9 +57,14 @@ func informed(s onpath.FunctionSpec, i onpath.Idle) onpath.FunctionSpec {
 	return s.With(env, map[string]onpath.File{idleFile: {Content: idleContent(i)}})
 }
 
-// inform replaces the file in a running container, whose first process has the
-// number pid and lives in the network namespace netns.
+// inform tells a running container the idle times.
 func inform(pid int, netns string, i onpath.Idle) error {
+	return renew(pid, netns, idleFile, idleContent(i), 0o644)
+}
+
+// renew replaces a file in a running container, whose first process has the number pid and
+// lives in the network namespace netns.
+func renew(pid int, netns, file, content string, mode uint32) error {
 	if pid == 0 {
 		return nil
 	}
@@ -69,28 +74,32 @@ func inform(pid int, netns string, i onpath.Idle) error {
 	}
 	defer unix.Close(root)
 	// The container may have put links in the way: they end inside it.
-	dir, err := unix.Openat2(root, path.Dir(idleFile)[1:], &unix.OpenHow{
+	dir, err := unix.Openat2(root, path.Dir(file)[1:], &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
-		return fmt.Errorf("open %s in the container: %w", path.Dir(idleFile), err)
+		return fmt.Errorf("open %s in the container: %w", path.Dir(file), err)
 	}
 	defer unix.Close(dir)
-	const fresh = ".flows.json.new"
+	fresh := "." + path.Base(file) + ".new"
 	if err := unix.Unlinkat(dir, fresh, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("write %s in the container: %w", idleFile, err)
+		return fmt.Errorf("write %s in the container: %w", file, err)
 	}
-	fd, err := unix.Openat(dir, fresh, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+	fd, err := unix.Openat(dir, fresh, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
 	if err != nil {
-		return fmt.Errorf("write %s in the container: %w", idleFile, err)
+		return fmt.Errorf("write %s in the container: %w", file, err)
 	}
-	_, err = unix.Write(fd, []byte(idleContent(i)))
-	err = errors.Join(err, unix.Fchmod(fd, 0o644), unix.Close(fd))
+	_, err = unix.Write(fd, []byte(content))
+	var owner unix.Stat_t // of the old file, in a namespace of users too
+	if errors.Join(err, unix.Fstatat(dir, path.Base(file), &owner, unix.AT_SYMLINK_NOFOLLOW)) == nil {
+		err = unix.Fchown(fd, int(owner.Uid), int(owner.Gid))
+	}
+	err = errors.Join(err, unix.Fchmod(fd, mode), unix.Close(fd))
 	if err == nil {
-		err = unix.Renameat(dir, fresh, dir, path.Base(idleFile))
+		err = unix.Renameat(dir, fresh, dir, path.Base(file))
 	}
 	if err != nil {
-		return fmt.Errorf("write %s in the container: %w", idleFile, err)
+		return fmt.Errorf("write %s in the container: %w", file, err)
 	}
 	return nil
 }

@@ -137,6 +137,9 @@ func (w *supervision) planChanged(ctx context.Context) (replaced bool) {
 	if idleOf(&old) != idleOf(&w.plan) || in.launched != w.p {
 		inside{in.self}.tellIdle(w.p, w.plan)
 	}
+	if !old.Pair.Equal(w.plan.Pair) || in.launched != w.p {
+		inside{in.self}.tellPair(w.p, w.plan)
+	}
 	if w.plan.Draining && !old.Draining {
 		in.s.part.TellInstance(w.plan, false, "Draining", "keeps its flows and gets no new ones")
 	}

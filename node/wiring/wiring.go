@@ -48,6 +48,8 @@ type Wiring struct {
 	Rate uint64 `json:"rate,omitempty"`
 	// UserNamespace counts when the namespace is made; what runs stays as it is.
 	UserNamespace onpath.UserNamespaceRule `json:"-"`
+	// Pair is where its partner is; nil: it has none.
+	Pair *onpath.Pair `json:"pair,omitempty"`
 }
 
 // AttachInline is how an ebpf function hangs in the network: not at all.
@@ -57,7 +59,8 @@ const defaultMTU = 1500 // bytes, where the plan says nothing
 
 // Of is the wiring of an instance by its plan.
 func Of(id string, p onpath.InstancePlan) Wiring {
-	w := Wiring{ID: id, Vport: p.Vport, Back: p.Back, Addresses: p.Addresses, Serves: p.Serves, MTU: p.MTU, UserNamespace: p.UserNamespace}
+	w := Wiring{ID: id, Vport: p.Vport, Back: p.Back, Addresses: p.Addresses, Serves: p.Serves, MTU: p.MTU,
+		UserNamespace: p.UserNamespace, Pair: p.Pair}
 	t := p.Spec.Traits()
 	w.Attach, w.Sysctls, w.WholeFrames = t.Attach, t.Sysctls, t.WholeFrames
 	w.Originate = p.Spec.Packets == onpath.PacketsOriginate
@@ -158,16 +161,19 @@ func (r Wirer) Wire(ctx context.Context, w Wiring, done string, pid int) (made M
 			return made, err
 		}
 	}
-	if !made.Device && done == base.Hash(w) {
-		return made, nil
+	anew := made.Device || done != base.Hash(w)
+	if anew {
+		if err := r.inside(in, w, path); err != nil {
+			return made, err
+		}
+		if err := r.outside(host, w); err != nil {
+			return made, err
+		}
+		if err := r.pace(host, in, w); err != nil {
+			return made, err
+		}
 	}
-	if err := r.inside(in, w, path); err != nil {
-		return made, err
-	}
-	if err := r.outside(host, w); err != nil {
-		return made, err
-	}
-	return made, r.pace(host, in, w)
+	return made, r.stretch(host, in, w, anew)
 }
 
 // There reports whether all devices of an instance are, connected as they must be.

@@ -129,6 +129,9 @@ func (c *checker) begun(cl class, s set) {
 
 // order lists the elements that a direction of a promise crosses.
 func (t *traffic) order() (out []wanted) {
+	if t.refused {
+		return nil
+	}
 	for k := range t.p.steps {
 		switch {
 		case !t.reverse && k > t.after:

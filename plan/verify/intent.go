@@ -21,6 +21,7 @@ type promise struct {
 	steps     []step
 	unsettled string // why nothing can be said of it now
 	host      string // node of the attached machine that it names, at whose edge its flows enter
+	side      string // of its pair that stands here; "": it has none
 }
 
 // end is one end of a chain.
@@ -167,7 +168,8 @@ func (r *resources) promises(cloudlet string) []*promise {
 		if !ok {
 			continue
 		}
-		p := &promise{key: keyOf(c), obj: c, tier: cmp.Or(c.Spec.Tier, onpath.TierTenant), cloudlet: cloudlet, unsettled: unsettled}
+		p := &promise{key: keyOf(c), obj: c, tier: cmp.Or(c.Spec.Tier, onpath.TierTenant), cloudlet: cloudlet, unsettled: unsettled,
+			side: c.Spec.PairSide(cloudlet)}
 		p.from, p.to = r.end(c, c.Spec.From), r.end(c, c.Spec.To)
 		for _, e := range []end{p.to, p.from} {
 			if e.node != nil && e.node.AttachedHost() {

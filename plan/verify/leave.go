@@ -24,6 +24,9 @@ func (w *walker) leave(st state, s set, kind onpath.ActionKind) *failure {
 	if f := w.takenFor(st, s); f != nil {
 		return f
 	}
+	if n := len(w.cl.parts); n > 0 && w.cl.parts[n-1].sealed() {
+		return w.fail(st, s, "goes on in clear beside its pair")
+	}
 	if w.ends() {
 		return w.fail(st, s, "leaves, and its path ends at the last element (exit: none)")
 	}
@@ -78,7 +81,7 @@ func (w *walker) ends() bool {
 		return false
 	}
 	t := w.cl.parts[len(w.cl.parts)-1]
-	return t.p.exitNone() && !t.reverse
+	return t.p.exitNone() && !t.reverse || t.sealed()
 }
 
 // crossed reports whether an inline element of the last promise is among the

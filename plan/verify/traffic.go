@@ -17,6 +17,8 @@ type area struct {
 type traffic struct {
 	p       *promise
 	reverse bool
+	// refused: it enters at the other half of a pair, and in clear here.
+	refused bool
 	areas   []area
 	boxes   []box // once the space is divided
 	// begins: flows start at the instance that emits them.
@@ -113,7 +115,7 @@ func (s *space) entering(p *promise) (forward, reverse *traffic) {
 	if a, ok := s.ask(p.to, p.from, answers(sel), given); ok {
 		reverse.areas = append(reverse.areas, a)
 	}
-	return forward, reverse
+	return p.halves(forward, reverse)
 }
 
 // emitted is what an instance of element k may send of itself, at one of its

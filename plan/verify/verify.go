@@ -100,6 +100,7 @@ func Check(in Input) *onpath.Verification {
 	for _, a := range c.areas {
 		c.doubt(a)
 	}
+	c.joinHalves()
 	return c.report()
 }
 
@@ -217,10 +218,10 @@ func (c *checker) emitters(a *place, x *site) (out []*emitter) {
 			}
 			f, r := c.space.emitted(p, k, mine)
 			bridged := o.Spec.Back != 0
-			if !bridged || v.ID == o.Spec.Back {
+			if p.side != onpath.PairA && (!bridged || v.ID == o.Spec.Back) {
 				forward = append(forward, f)
 			}
-			if r != nil && (!bridged || v.ID == o.Spec.Vport) {
+			if r != nil && p.side != onpath.PairB && (!bridged || v.ID == o.Spec.Vport) {
 				reverse = append(reverse, r)
 			}
 		}
@@ -247,6 +248,9 @@ func (c *checker) begin() {
 				if p.key == r.Chain {
 					r.Verdict, r.Reason = onpath.VerdictProved, ""
 					r.Scope, r.Segments = scope(p)
+					if p.side != "" {
+						r.Scope, r.Segments = onpath.ScopeSegments, pairSegments(p)
+					}
 					r.Redirects = redirects(p)
 				}
 			}
