@@ -84,7 +84,8 @@ const (
 const moduleTooLarge = "build it with -O2 and without debugging information (onpath function build does)"
 
 func (w *WasmSpec) traits() FunctionTraits {
-	t := FunctionTraits{Attach: Routed, Addresses: AddressesPrivate, Outbound: w.Outbound, WholeFrames: true, Portless: len(w.Served()) == 0}
+	t := FunctionTraits{Attach: Routed, Addresses: AddressesPrivate, Outbound: w.Outbound, WholeFrames: true,
+		Portless: len(w.Served()) == 0}
 	var names []string
 	for _, m := range w.Modules {
 		names = append(names, m.Name)

@@ -119,14 +119,16 @@ func New(o Options) *Controller {
 		o.KeepEvents = 500
 	}
 	c := &Controller{
-		o: o, log: o.Log, events: events.New(events.Options{Store: o.Store, Clock: o.Clock, After: o.After, Log: o.Log, Keep: o.KeepEvents}),
+		o: o, log: o.Log, events: events.New(events.Options{Store: o.Store, Clock: o.Clock, After: o.After, Log: o.Log,
+			Keep: o.KeepEvents}),
 		wake: newBell(), loaded: make(chan struct{}),
 		make: new(plan.Planner).Make,
 	}
 	c.pool, c.names = newPool(&c.o, c.wake, c.events, &c.uses), names.New(o.Hub, o.Clock)
 	c.scaling = scaling.New(scaling.Options{Store: o.Store, Hub: o.Hub, Clock: o.Clock, After: o.After, Log: o.Log, Events: c.events})
 	c.metering = metering.New(metering.Options{Hub: o.Hub, Bills: c.pool, Clock: o.Clock, Log: o.Log})
-	c.claims = claims.New(claims.Options{Store: o.Store, Hub: o.Hub, Clock: o.Clock, After: o.After, Secret: o.Settings.Secret, Events: c.events})
+	c.claims = claims.New(claims.Options{Store: o.Store, Hub: o.Hub, Clock: o.Clock, After: o.After, Secret: o.Settings.Secret,
+		Events: c.events})
 	c.questions = questions.New(o.Hub)
 	c.core = core{clock: o.Clock, settings: o.Settings, log: o.Log, events: c.events, scaling: c.scaling, pool: c.pool,
 		mirror: newMirror(), nodes: map[string]*session{}, missing: map[onpath.Key]onpath.Object{}}
@@ -332,9 +334,11 @@ func (c *Controller) plan(s *plan.Snapshot) (r *plan.Result) {
 		if !c.planning.note(err, s.Now) {
 			return
 		}
-		c.log.Error("nothing can be planned, all nodes keep the plans they have; it is tried again with the next change", "err", err, "stack", string(debug.Stack()))
-		c.events.Add(plan.Event{About: onpath.Key{Kind: onpath.KindTenant, Name: onpath.OperatorTenant}, Reason: "PlannerFailed", Warning: true,
-			Message: fmt.Sprintf("nothing new is planned, nodes go on as they are: %v; undo the last change, and report this with the server's log", e)}, s.Now)
+		c.log.Error("nothing can be planned, all nodes keep the plans they have; it is tried again with the next change",
+			"err", err, "stack", string(debug.Stack()))
+		c.events.Add(plan.Event{About: onpath.Key{Kind: onpath.KindTenant, Name: onpath.OperatorTenant}, Reason: "PlannerFailed",
+			Warning: true, Message: fmt.Sprintf("nothing new is planned, nodes go on as they are: %v; "+
+				"undo the last change, and report this with the server's log", e)}, s.Now)
 	}()
 	return c.make(s)
 }

@@ -148,7 +148,8 @@ func idsFrom(first uint64, n int, last uint64, what string, away []string, inUse
 		return ids, nil
 	}
 	if len(away) > 0 {
-		e := onpath.Errorf(onpath.CodeNoCapacity, "the %s ids are used up, and which can be used again is not known without nodes %v", what, away)
+		e := onpath.Errorf(onpath.CodeNoCapacity, "the %s ids are used up, and which can be used again "+
+			"is not known without nodes %v", what, away)
 		e.Remedy = "bring them back, or delete them (onpath delete node NAME --force)"
 		return ids, e
 	}

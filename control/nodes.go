@@ -245,8 +245,10 @@ func tellOverruled(l *events.Log, log *slog.Logger, given *onpath.NodeSpec, n, t
 		return
 	}
 	name := n.Metadata.Name
-	tellNode(l, n, "ConfigurationOverruled", fmt.Sprintf("the machine's own configuration has %s, and the Node object, which is older, holds: change it with apply, or delete it while the node is off", what))
-	log.Warn("the Node object holds, not the machine's own configuration", "node", name, "configuration", what, "remedy", "onpath get node "+name+" -o yaml, change it, and apply it")
+	tellNode(l, n, "ConfigurationOverruled", fmt.Sprintf("the machine's own configuration has %s, "+
+		"and the Node object, which is older, holds: change it with apply, or delete it while the node is off", what))
+	log.Warn("the Node object holds, not the machine's own configuration", "node", name, "configuration", what, "remedy",
+		"onpath get node "+name+" -o yaml, change it, and apply it")
 }
 
 // overruled says in what a machine's configuration differs from its Node object, of

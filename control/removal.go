@@ -50,7 +50,8 @@ func refusal(n *onpath.Node, connected bool, instances []string) *onpath.Error {
 		e.Remedy = "stop its agent (onpath node off, on the node), then delete it"
 	case has != "" && !n.Spec.Drain:
 		e = onpath.Errorf(onpath.CodeInvalid, "it is away, but %s", has)
-		e.Remedy = fmt.Sprintf("drain it first (onpath drain %s), so that others take over; if the machine is gone for good, delete it with --force", n.Metadata.Name)
+		e.Remedy = fmt.Sprintf("drain it first (onpath drain %s), so that others take over; "+
+			"if the machine is gone for good, delete it with --force", n.Metadata.Name)
 	default:
 		return nil
 	}

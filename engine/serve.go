@@ -85,7 +85,8 @@ func (e *Engine) serveAt(ports []onpath.ServedPort, files []*os.File) error {
 	}
 	fresh := slices.DeleteFunc(slices.Clone(ports), s.has)
 	if len(fresh) != len(files) {
-		return onpath.Errorf(onpath.CodeInvalid, "serve ports: %d are not served yet, and %d sockets were handed over", len(fresh), len(files))
+		return onpath.Errorf(onpath.CodeInvalid, "serve ports: %d are not served yet, and %d sockets were handed over", len(fresh),
+			len(files))
 	}
 	s.closePorts(func(p onpath.ServedPort) bool { return !slices.Contains(ports, p) })
 	if err := s.add(fresh, files); err != nil {

@@ -35,8 +35,8 @@ var (
 
 // collectFunctions sends what ebpf functions count; names are the instances' by
 // their vports.
-func (c collector) collectFunctions(ch chan<- prometheus.Metric, all map[onpath.VportID]onpath.FunctionCounters, names map[onpath.VportID]string,
-	instances []instance.Fact) {
+func (c collector) collectFunctions(ch chan<- prometheus.Metric, all map[onpath.VportID]onpath.FunctionCounters,
+	names map[onpath.VportID]string, instances []instance.Fact) {
 	count := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
 	}

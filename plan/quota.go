@@ -111,7 +111,8 @@ func overQuota(t *onpath.Tenant, was, is tenantUse) (errs onpath.Errors) {
 		if limit <= 0 || is <= limit || is <= was {
 			return
 		}
-		errs = append(errs, fault(t, onpath.CodeNoCapacity, "spec.quota."+what, "delete what is not needed, or have the operator raise spec.quota."+what+" of tenant "+t.Metadata.Name,
+		errs = append(errs, fault(t, onpath.CodeNoCapacity, "spec.quota."+what,
+			"delete what is not needed, or have the operator raise spec.quota."+what+" of tenant "+t.Metadata.Name,
 			"tenant %s would have %s of %s; its quota is %s", t.Metadata.Name, text(is), what, text(limit)))
 	}
 	count := func(n int64) string { return fmt.Sprint(n) }

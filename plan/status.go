@@ -138,7 +138,8 @@ func leaseCondition(w *teller, n *node, list []onpath.Condition) []onpath.Condit
 		return slices.DeleteFunc(slices.Clone(list), func(c onpath.Condition) bool { return c.Type == leases })
 	}
 	w.tellOnce(list, n.obj, leases, reason, n.unbelieved)
-	return w.condition(list, leases, false, reason, n.unbelieved+": it is in no list and not in the public log; look who has changed the agent")
+	return w.condition(list, leases, false, reason,
+		n.unbelieved+": it is in no list and not in the public log; look who has changed the agent")
 }
 
 // withoutOld are a Node's conditions without those that the node has ceased to report,

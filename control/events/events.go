@@ -97,7 +97,8 @@ func (l *Log) Add(e plan.Event, at time.Time) {
 	if l.told(&e, at) {
 		return
 	}
-	o.Spec = onpath.EventSpec{Time: at, About: e.About.String(), Node: e.Node, Reason: e.Reason, Message: e.Message, Warning: e.Warning, Count: 1}
+	o.Spec = onpath.EventSpec{Time: at, About: e.About.String(), Node: e.Node, Reason: e.Reason, Message: e.Message,
+		Warning: e.Warning, Count: 1}
 	if twin := l.twin(o); twin != nil && o.Spec.Message == "" {
 		return
 	} else if twin != nil && l.byKey[keyOf(o)] == nil {

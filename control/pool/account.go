@@ -99,7 +99,8 @@ func (p *postingReader) posting(ctx context.Context, tenant string, e onpath.Mon
 			return refuse("write an amount above 0; onpath account correct takes an entry back", "%s is no %s", e.Amount, e.Kind)
 		}
 		if post.Reference == "" {
-			return refuse("name it, as by the number of a transfer: --reference", "a %s needs a reference, lest it be entered twice", e.Kind)
+			return refuse("name it, as by the number of a transfer: --reference",
+				"a %s needs a reference, lest it be entered twice", e.Kind)
 		}
 		return post, nil
 	case onpath.PostingCorrection:

@@ -167,7 +167,8 @@ func (s *state) open(carried map[string]ledger.Carried) (accounts []string, over
 }
 
 // first is the time of the first thing that is in no file; zero: there is none.
-func (p *Past) first(ctx context.Context, carried map[string]ledger.Carried, accounts []string, over []overSince) (at time.Time, err error) {
+func (p *Past) first(ctx context.Context, carried map[string]ledger.Carried, accounts []string, over []overSince) (
+	at time.Time, err error) {
 	note := func(t time.Time) {
 		if at.IsZero() || t.Before(at) {
 			at = t

@@ -11,7 +11,8 @@ import (
 )
 
 // choosePlaces chooses nodes of a cloudlet; nil: not all instances fit.
-func (p *promises) choosePlaces(cloudlet string, slots []onpath.ReservationSlot, s *onpath.ReservationSpec) ([]string, []onpath.ReservationSlot) {
+func (p *promises) choosePlaces(cloudlet string, slots []onpath.ReservationSlot, s *onpath.ReservationSpec) (
+	nodes []string, fitted []onpath.ReservationSlot) {
 	if s.Nodes == 0 {
 		return p.cal.Place(cloudlet, whole(slots), s.Instances, false), slots
 	}
@@ -27,7 +28,7 @@ func (p *promises) choosePlaces(cloudlet string, slots []onpath.ReservationSlot,
 	for _, name := range p.cal.Nodes(cloudlet) { // in order
 		room, _, _ := p.cal.Room(name)
 		if list := rooms[room]; len(list) >= s.Nodes {
-			fitted := slices.Clone(slots)
+			fitted = slices.Clone(slots)
 			fitted[0].Capacity = room
 			return list[:s.Nodes], fitted
 		}

@@ -32,7 +32,8 @@ type Questions struct {
 
 // New makes Questions.
 func New(hub Hub) *Questions {
-	return &Questions{hub: hub, looks: look.New(func(ctx context.Context, node string, op onpath.NodeOp, request any) (io.ReadWriteCloser, error) {
+	return &Questions{hub: hub, looks: look.New(func(ctx context.Context, node string,
+		op onpath.NodeOp, request any) (io.ReadWriteCloser, error) {
 		return hub.Call(ctx, node, op, request)
 	})}
 }

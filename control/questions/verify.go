@@ -163,7 +163,8 @@ func noReport(s *plan.Snapshot, silent map[string]string) map[string]string {
 }
 
 // steering are the kinds on which rules depend.
-var steering = []onpath.Kind{onpath.KindChain, onpath.KindHosts, onpath.KindFunction, onpath.KindDeployment, onpath.KindNode, onpath.KindCloudlet}
+var steering = []onpath.Kind{onpath.KindChain, onpath.KindHosts, onpath.KindFunction, onpath.KindDeployment, onpath.KindNode,
+	onpath.KindCloudlet}
 
 // Steers reports whether rules depend on what is changed.
 func Steers(changes []onpath.Change) bool {
@@ -207,8 +208,9 @@ func refuted(p *onpath.Verification) (out []onpath.ChainVerification) {
 // refutation is the error of a chain that would not keep its promise.
 func refutation(r onpath.ChainVerification) *onpath.Error {
 	x := r.Counterexample
-	e := onpath.Errorf(onpath.CodeInternal, "the rules that would follow lead a flow astray, which is a fault of onpath's: protocol %d from %s port %d to %s port %d, starting at %s, %s at node %s (promised: %s)",
-		x.Tuple.Protocol, x.Tuple.Src, x.Tuple.SrcPort, x.Tuple.Dst, x.Tuple.DstPort, x.Entry, x.Message, x.At, strings.Join(x.Promised, " → "))
+	e := onpath.Errorf(onpath.CodeInternal, "the rules that would follow lead a flow astray, which is a fault of onpath's: "+
+		"protocol %d from %s port %d to %s port %d, starting at %s, %s at node %s (promised: %s)", x.Tuple.Protocol, x.Tuple.Src,
+		x.Tuple.SrcPort, x.Tuple.Dst, x.Tuple.DstPort, x.Entry, x.Message, x.At, strings.Join(x.Promised, " → "))
 	e.Remedy = "nothing was changed; please report it with your files; --no-verify applies them all the same"
 	if r.Chain != "" {
 		tenant, name, _ := strings.Cut(r.Chain, "/")

@@ -85,7 +85,8 @@ func isNew(i *onpath.Instance, now time.Time) bool {
 }
 
 // comparePackets compares what the instances of an element in one cloudlet were given.
-func (c *Scaling) comparePackets(rounds []round, all []*onpath.Instance, e *onpath.Element, window time.Duration, now time.Time) (list []newInstance) {
+func (c *Scaling) comparePackets(rounds []round, all []*onpath.Instance, e *onpath.Element, window time.Duration,
+	now time.Time) (list []newInstance) {
 	first, last := between(rounds, max(window/2, time.Second), func(r *round) bool {
 		return !slices.ContainsFunc(all, func(i *onpath.Instance) bool {
 			_, there := r.instances[onpath.KeyOf(i)]

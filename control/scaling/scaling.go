@@ -81,7 +81,8 @@ func (c *Scaling) Note(objects map[onpath.Key]onpath.Object, plans map[string]*o
 	defer c.mu.Unlock()
 	chains, deployments := c.chains, c.deployments
 	c.chains, c.deployments = map[onpath.Key]*onpath.Chain{}, map[onpath.Key]*onpath.Deployment{}
-	c.instances, c.nodes, c.tenants = map[onpath.Key]map[onpath.Key]*onpath.Instance{}, map[string]*onpath.Node{}, map[string]*onpath.Tenant{}
+	c.instances = map[onpath.Key]map[onpath.Key]*onpath.Instance{}
+	c.nodes, c.tenants = map[string]*onpath.Node{}, map[string]*onpath.Tenant{}
 	c.plans, c.connected, c.noted = plans, map[string]bool{}, true
 	for _, n := range connected {
 		c.connected[n] = true

@@ -52,7 +52,8 @@ type held struct {
 // knows, keeps strangers from trying what functions may be made of against their hashes.
 func NewStore(ctx context.Context, s onpath.Store, clock onpath.Clock, salt []byte) (*Store, error) {
 	out := &Store{
-		Store: s, clock: clock, salt: salt, wake: make(chan struct{}, 1), held: map[onpath.Key]held{}, titles: map[onpath.Key]onpath.Object{},
+		Store: s, clock: clock, salt: salt, wake: make(chan struct{}, 1),
+		held: map[onpath.Key]held{}, titles: map[onpath.Key]onpath.Object{},
 	}
 	v := view{Store: out, changed: map[onpath.Key]onpath.Object{}, whole: true}
 	for _, kind := range entryKinds {

@@ -144,7 +144,8 @@ func (s *Set) removeLeft(id string, rec Record) error {
 		return err
 	}
 	if tenant := rec.Tenant; tenant != "" {
-		s.part.TellInstance(onpath.InstancePlan{Tenant: tenant, Name: rec.Name}, false, "Swept", "left by an earlier agent; nothing of it remains on this node")
+		s.part.TellInstance(onpath.InstancePlan{Tenant: tenant, Name: rec.Name}, false, "Swept",
+			"left by an earlier agent; nothing of it remains on this node")
 	}
 	return nil
 }

@@ -87,7 +87,8 @@ func (w *walker) leaveAtPeer(st state, s set) *failure {
 	}
 	if !to.reaches(st.via, st.at) {
 		return w.lose(st, s,
-			"has an answer that is dropped if it comes in at gateway %s, which does not know vport %d of node %s", to.node, st.via, st.at.node)
+			"has an answer that is dropped if it comes in at gateway %s, which does not know vport %d of node %s",
+			to.node, st.via, st.at.node)
 	}
 	if st.at.edge != to.edge && !st.at.reaches(to.edge, to) {
 		return w.lose(st, s, "cannot leave at gateway %s, where it may come in as well: node %s does not know its edge",

@@ -265,7 +265,8 @@ func (w *walker) copiedBack(st state, s set, met []metMirror) *failure {
 		g := st.at.groups[m.group^1]
 		if g == nil || g.Mode != onpath.ModeMirror {
 			return w.lose(st, s,
-				"has an answer that does not meet mirror %s when it comes in at node %s, which has no group %d", m.want.step().deployment, st.at.node, m.group^1)
+				"has an answer that does not meet mirror %s when it comes in at node %s, which has no group %d",
+				m.want.step().deployment, st.at.node, m.group^1)
 		}
 		if f := w.copied(st, w.turn(s), g, wanted{m.want.p, m.want.k, !m.want.reverse}); f != nil {
 			return f

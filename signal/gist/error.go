@@ -126,7 +126,8 @@ func parseError(v []byte) (*Error, *Error) {
 	if len(v) < 16 {
 		return nil, short
 	}
-	e := &Error{Class: Class(v[0]), Code: binary.BigEndian.Uint16(v[1:]), Subcode: v[3], Header: [8]byte(v[8:16]), info: v[7], QMode: v[4]&0x08 != 0}
+	e := &Error{Class: Class(v[0]), Code: binary.BigEndian.Uint16(v[1:]), Subcode: v[3], Header: [8]byte(v[8:16]), info: v[7],
+		QMode: v[4]&0x08 != 0}
 	flags, mri := v[4], int(v[6])*4
 	v = v[16:]
 	if flags&0x80 != 0 {

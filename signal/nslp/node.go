@@ -246,7 +246,8 @@ func (n *Node) trust(now time.Time, m *Message, flow gist.MRI) *Refusal {
 	}
 	if flow != gist.Toward(m.Flow.Source, m.Flow.Destination) {
 		came := Flow{flow.Source, flow.Destination}
-		return &Refusal{"WrongFlow", fmt.Sprintf("the request is signed for all that goes from %s, and came for what goes from %s", m.Flow, came)}
+		return &Refusal{"WrongFlow", fmt.Sprintf("the request is signed for all that goes from %s, and came for what goes from %s",
+			m.Flow, came)}
 	}
 	if age := now.Sub(m.Time); age > MaxAge || age < -MaxAge {
 		return &Refusal{"OldTime", "the request's time is too far from the node's clock"}
