@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"math"
 	"runtime/debug"
 	"slices"
@@ -325,5 +324,3 @@ func (m *module) due() time.Time {
 	}
 	return m.next
 }
-
-func (m *module) log(l *slog.Logger) *slog.Logger { return l.With("module", m.spec.Name) }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -141,14 +140,4 @@ func scaleOf(r bench.Record) scale {
 		return scale{1e9, "Gbit/s"}
 	}
 	return scale{1, r.Unit}
-}
-
-// contestants in the order in which they appear.
-func contestants(records []bench.Record) (names []string) {
-	for _, r := range records {
-		if !slices.Contains(names, r.Contestant) {
-			names = append(names, r.Contestant)
-		}
-	}
-	return names
 }

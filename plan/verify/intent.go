@@ -55,11 +55,6 @@ func (p *promise) exitLast() bool { return p.obj.Spec.Exit == onpath.ExitLast }
 
 func (p *promise) exitNone() bool { return p.obj.Spec.Exit == onpath.ExitNone }
 
-// keeps reports whether no element changes packets.
-func (p *promise) keeps() bool {
-	return !slices.ContainsFunc(p.steps, func(s step) bool { return !s.mirror && s.packets != onpath.PacketsKeep })
-}
-
 // resources are the declared objects, looked up.
 type resources struct {
 	objects   map[onpath.Key]onpath.Object
