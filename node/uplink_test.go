@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -57,6 +59,35 @@ func (b *fixture) add(t *testing.T, l netlink.Link) {
 	must(t, h.LinkSetUp(l))
 }
 
+// ppp makes a device of the kind that pppd makes, up, or skips where the kernel cannot.
+func (b *fixture) ppp(t *testing.T, name string) {
+	t.Helper()
+	if err := unix.Mknod("/dev/ppp", unix.S_IFCHR|0o600, int(unix.Mkdev(108, 0))); err == nil {
+		t.Cleanup(func() { _ = os.Remove("/dev/ppp") })
+	}
+	var fd int
+	var unit uint32 = 0xffffffff // any
+	must(t, netnsrun.Do(b.host, func() (err error) {
+		if fd, err = unix.Open("/dev/ppp", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+			return nil
+		}
+		t.Cleanup(func() { _ = unix.Close(fd) }) // the device goes with it
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.PPPIOCNEWUNIT, uintptr(unsafe.Pointer(&unit))); errno != 0 {
+			return errno
+		}
+		return nil
+	}))
+	if fd < 0 {
+		t.Skip("needs a kernel with ppp devices")
+	}
+	h := b.netlink(b.host)
+	defer h.Close()
+	l, err := h.LinkByName(fmt.Sprint("ppp", unit))
+	must(t, err)
+	must(t, h.LinkSetName(l, name))
+	must(t, h.LinkSetUp(l))
+}
+
 // TestKindsOfUplink: devices are told by whether their packets have an Ethernet header.
 func TestKindsOfUplink(t *testing.T) {
 	one, other := net.IPv4(192, 0, 2, 1), net.IPv4(192, 0, 2, 2)
@@ -71,10 +102,25 @@ func TestKindsOfUplink(t *testing.T) {
 		{&netlink.Gretap{LinkAttrs: named, Local: one, Remote: other}, true},
 		{netlink.NewLinkBond(named), true},
 		{&netlink.Bridge{LinkAttrs: named}, true},
+		{&netlink.Vlan{LinkAttrs: named, VlanId: 7}, true},
+		{&netlink.GenericLink{LinkAttrs: named, LinkType: "ppp"}, false},
 	} {
 		t.Run(c.link.Type(), func(t *testing.T) {
 			b := newFixture(t)
-			b.add(t, c.link)
+			switch l := c.link.(type) {
+			case *netlink.GenericLink:
+				b.ppp(t, named.Name)
+			case *netlink.Vlan:
+				b.device("eth1", 0)
+				h := b.netlink(b.host)
+				defer h.Close()
+				under, err := h.LinkByName("eth1")
+				must(t, err)
+				l.ParentIndex = under.Attrs().Index
+				b.add(t, l)
+			default:
+				b.add(t, l)
+			}
 			r := b.run()
 			r.plan(uplinkPlan(1, false, "up0"))
 			b.until("the uplink is as it should be", func() bool {

@@ -100,6 +100,38 @@ func TestBridgeTag(t *testing.T) {
 	}
 }
 
+// TestVLANUplink: where uplinks are VLAN devices, all that a chain selects crosses its
+// instance, in both directions, and nothing gets through while that takes nothing.
+func TestVLANUplink(t *testing.T) {
+	c := newTestbedWith(t, testbedOptions{vlan: true})
+	c.routed("gw", 16)
+	for _, addr := range []string{"10.9.0.2:80", "[2001:db8:9::2]:80"} {
+		c.serve("tcp", addr)
+	}
+	c.apply(onpath.Match{Protocol: []uint8{6}}, nil, element(16, 16))
+	for _, addr := range []string{"10.9.0.2:80", "[2001:db8:9::2]:80"} {
+		before := c.out("gw", 16)
+		c.transfer(addr, 1<<20)
+		if got := c.out("gw", 16) - before; got < 700 {
+			t.Errorf("%s: the instance got %d packets, must be over 700", addr, got)
+		}
+	}
+	c.instances[0].State = onpath.VportClosed
+	c.apply(onpath.Match{Protocol: []uint8{6}}, nil, element(16, 16))
+	for _, addr := range []string{"10.9.0.2:80", "[2001:db8:9::2]:80"} {
+		err := netnsrun.Do(c.client, func() error {
+			conn, err := net.DialTimeout("tcp", addr, time.Second)
+			if err == nil {
+				conn.Close()
+			}
+			return err
+		})
+		if err == nil {
+			t.Errorf("%s: a connection gets through that the chain would drop", addr)
+		}
+	}
+}
+
 // TestBridgeNoStation: what came in at a bridge does not leave by the machine's routes when
 // its station was forgotten, behind an instance.
 func TestBridgeNoStation(t *testing.T) {

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/datapath/ebpf"
 	"github.com/onpath/onpath/internal/netnsrun"
@@ -48,6 +50,8 @@ type testbedOptions struct {
 	bump bool
 	// arm: the gateway has one uplink, at a switch with the client and the server.
 	arm bool
+	// vlan: the gateway's uplinks are VLAN devices, and so are those of client and server.
+	vlan bool
 	// Bytes of IP that the devices carry; default 1500.
 	linkMTU, underlayMTU int
 }
@@ -104,15 +108,40 @@ func (c *testbed) oneArm(gw string) {
 func (c *testbed) routers(gw string) {
 	c.t.Helper()
 	mtu := c.options.linkMTU
-	c.pair(end{ns: c.client, dev: "eth0", addrs: []string{"10.1.0.2/24", "2001:db8:1::2/64"}, mtu: mtu},
+	pair := c.pair
+	if c.options.vlan {
+		pair = c.pairTagged
+	}
+	pair(end{ns: c.client, dev: "eth0", addrs: []string{"10.1.0.2/24", "2001:db8:1::2/64"}, mtu: mtu},
 		end{ns: gw, dev: "up0", addrs: []string{"10.1.0.1/24", "2001:db8:1::1/64"}, mtu: mtu})
-	c.pair(end{ns: c.server, dev: "eth0", addrs: []string{"10.9.0.2/24", "2001:db8:9::2/64"}, mtu: mtu},
+	pair(end{ns: c.server, dev: "eth0", addrs: []string{"10.9.0.2/24", "2001:db8:9::2/64"}, mtu: mtu},
 		end{ns: gw, dev: "up1", addrs: []string{"10.9.0.1/24", "2001:db8:9::1/64"}, mtu: mtu})
 	for _, d := range []struct{ ns, gw4, gw6 string }{
 		{c.client, "10.1.0.1", "2001:db8:1::1"}, {c.server, "10.9.0.1", "2001:db8:9::1"},
 	} {
 		c.route(d.ns, "eth0", netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr(d.gw4))
 		c.route(d.ns, "eth0", netip.MustParsePrefix("::/0"), netip.MustParseAddr(d.gw6))
+	}
+}
+
+// pairTagged makes a veth pair with a VLAN device at each end.
+func (c *testbed) pairTagged(a, b end) {
+	c.t.Helper()
+	c.pair(end{ns: a.ns, dev: "wire-" + a.dev, silent: true}, end{ns: b.ns, dev: "wire-" + b.dev, silent: true})
+	for _, e := range []end{a, b} {
+		err := netnsrun.Do(e.ns, func() error {
+			l, err := netlink.LinkByName("wire-" + e.dev)
+			if err != nil {
+				return err
+			}
+			attrs := netlink.NewLinkAttrs()
+			attrs.Name, attrs.ParentIndex = e.dev, l.Attrs().Index
+			return netlink.LinkAdd(&netlink.Vlan{LinkAttrs: attrs, VlanId: 5})
+		})
+		if err != nil {
+			c.t.Skipf("needs a kernel with VLAN devices: %v", err)
+		}
+		c.setUp(e)
 	}
 }
 
