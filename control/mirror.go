@@ -6,6 +6,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/control/claims"
+	"github.com/onpath/onpath/control/scaling"
 )
 
 // mirror holds the objects of the store, events and reservations apart, as far as known here.
@@ -204,7 +205,11 @@ func (c *core) changed(e onpath.StoreEvent) bool {
 	if !c.mirror.put(e.Object) {
 		return false
 	}
-	was, _ := old.(*onpath.PrefixClaim)
-	claim, _ := e.Object.(*onpath.PrefixClaim)
-	return was == nil || claim == nil || claims.News(was, claim)
+	switch was := old.(type) {
+	case *onpath.PrefixClaim:
+		return claims.News(was, e.Object.(*onpath.PrefixClaim))
+	case *onpath.Chain:
+		return scaling.News(was, e.Object.(*onpath.Chain))
+	}
+	return true
 }

@@ -66,6 +66,39 @@ func TestRenewalIsNoNews(t *testing.T) {
 	is("another specification", true, func() { claim.Metadata.Generation++ })
 }
 
+// TestTrialIsNoNews: what a chain's scaler remembers has nothing planned; other numbers of
+// instances have, and a metric that is not believed.
+func TestTrialIsNoNews(t *testing.T) {
+	c := New(Options{Store: mem.New(mem.Options{})})
+	version := int64(0)
+	chain := onpath.Chain{TypeMeta: onpath.TypeMeta{APIVersion: onpath.APIVersion, Kind: onpath.KindChain},
+		Metadata: onpath.Metadata{Tenant: "acme", Name: "web"}}
+	is := func(what string, news bool, change func(s *onpath.ScalingStatus)) {
+		t.Helper()
+		version++
+		o := onpath.Clone(&chain)
+		if o.Metadata.Version = version; o.Status.Scaling == nil {
+			o.Status.Scaling = &onpath.ScalingStatus{}
+		}
+		change(o.Status.Scaling)
+		chain = *onpath.Clone(o)
+		if got := c.core.changed(onpath.StoreEvent{Key: onpath.KeyOf(o), Object: o, Revision: version}); got != news {
+			t.Errorf("%s is news: %t", what, got)
+		}
+	}
+	is("a chain", true, func(s *onpath.ScalingStatus) {})
+	is("another number", true, func(s *onpath.ScalingStatus) { s.Wanted = map[string]int{"fw": 2} })
+	is("a reference", false, func(s *onpath.ScalingStatus) { s.Reference.N, s.Phase = 10, onpath.ScalingWatching })
+	is("a session", false, func(s *onpath.ScalingStatus) { s.Session, s.Phase = &onpath.ScalingSession{}, onpath.ScalingTrying })
+	is("a trial that keeps what it tried", false, func(s *onpath.ScalingStatus) {
+		s.Session, s.Decisions = nil, []onpath.ScalingDecision{{Kept: true}}
+	})
+	is("a doubt", true, func(s *onpath.ScalingStatus) { s.Doubt = "the value is exactly 1" })
+	is("a metric that stops", true, func(s *onpath.ScalingStatus) { s.Phase, s.Message = onpath.ScalingStopped, "no value" })
+	chain.Metadata.Generation++
+	is("another specification", true, func(*onpath.ScalingStatus) {})
+}
+
 // TestCheckWakes: what a check, or another's dry run, reads before the watch brings it is
 // planned all the same.
 func TestCheckWakes(t *testing.T) {

@@ -33,8 +33,9 @@ const (
 	claimYoung = 2 * time.Minute
 )
 
-// asking bounds the claims that are asked for at once, and a second of those of a tenant that
-// prove nothing: any address may be claimed, and who has it did not ask to be asked.
+// asking bounds the claims that are asked for at once. askingATenant bounds the claims of a tenant
+// that prove nothing, a second: any address may be claimed, and who has it did not ask to be asked. It
+// bounds proved claims, too: each question is a call of two gateways or more.
 const (
 	asking        = 8
 	askingATenant = 10
@@ -127,8 +128,10 @@ func (c *Claims) Run(ctx context.Context) {
 			p := nextClaim(due, busy, now)
 			due = slices.DeleteFunc(due, func(o *onpath.PrefixClaim) bool { return o == p })
 			if !turns.take(p, now) {
+				waits, _ := turnOf(p, now)
 				due = slices.DeleteFunc(due, func(o *onpath.PrefixClaim) bool {
-					return o.Metadata.Tenant == p.Metadata.Tenant && turns.needs(o, now)
+					t, ok := turnOf(o, now)
+					return ok && t == waits
 				})
 				continue
 			}
@@ -152,22 +155,29 @@ func (c *Claims) Run(ctx context.Context) {
 	}
 }
 
-// turns bound how often addresses are asked for claims that prove nothing, by tenant.
-type turns map[string]*rate.Limiter
-
-// needs reports whether an address is asked that may not want to be.
-func (t turns) needs(p *onpath.PrefixClaim, now time.Time) bool {
-	return p.Spec.Method == onpath.ByPassword && p.Status.Password != "" && !p.ProvedAt(now)
+// turn is what takes turns: the proved claims of a tenant, and the others.
+type turn struct {
+	tenant string
+	proved bool
 }
 
+// turnOf is the turn of a claim; ok: its address is asked.
+func turnOf(p *onpath.PrefixClaim, now time.Time) (t turn, ok bool) {
+	return turn{p.Metadata.Tenant, p.ProvedAt(now)}, p.Spec.Method == onpath.ByPassword && p.Status.Password != ""
+}
+
+// turns bound how often addresses are asked for the claims of a tenant.
+type turns map[turn]*rate.Limiter
+
 func (t turns) take(p *onpath.PrefixClaim, now time.Time) bool {
-	if !t.needs(p, now) {
+	turn, ok := turnOf(p, now)
+	if !ok {
 		return true
 	}
-	l := t[p.Metadata.Tenant]
+	l := t[turn]
 	if l == nil {
 		l = rate.NewLimiter(askingATenant, askingATenant)
-		t[p.Metadata.Tenant] = l
+		t[turn] = l
 	}
 	return l.AllowN(now, 1)
 }

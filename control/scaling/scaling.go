@@ -302,6 +302,23 @@ func sameScaling(a, b *onpath.ScalingStatus) bool {
 	return reflect.DeepEqual(essence(*a), essence(*b))
 }
 
+// News reports whether a chain says something else that is planned by: what its scaler
+// remembers, as its trials and their values, is not.
+func News(old, next *onpath.Chain) bool {
+	essence := func(o *onpath.Chain) *onpath.Chain {
+		c := *o
+		c.Metadata.Version = 0
+		if s := o.Status.Scaling; s != nil {
+			c.Status.Scaling = &onpath.ScalingStatus{Wanted: s.Wanted, Doubt: s.Doubt}
+			if s.Phase == onpath.ScalingStopped {
+				c.Status.Scaling.Phase, c.Status.Scaling.Message = s.Phase, s.Message
+			}
+		}
+		return &c
+	}
+	return !reflect.DeepEqual(essence(old), essence(next))
+}
+
 // unscaled takes away what is left of scaling that is not asked for any more.
 func (c *Scaling) unscaled() (writes []scaleWrite) {
 	wanted := map[onpath.Key]bool{}
