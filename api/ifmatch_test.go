@@ -8,7 +8,8 @@ import (
 )
 
 // TestIfMatch: a change that names a version is refused if that is not there any more, and
-// leaves what is there; the answer to a read says the version.
+// leaves what is there: with 412 if If-Match names it, with 409 if the body does. The answer
+// to a read says the version.
 func TestIfMatch(t *testing.T) {
 	w := newWorld(t)
 	w.tenant("acme")
@@ -31,15 +32,16 @@ func TestIfMatch(t *testing.T) {
 		}
 		return tag
 	}
-	ask(http.StatusNotFound, "", "PUT", "*", body("10.0.0.1")) // nothing is there that could match
-	ask(http.StatusConflict, "", "PUT", `"7"`, body("10.0.0.1"))
+	ask(http.StatusPreconditionFailed, "", "PUT", "*", body("10.0.0.1")) // nothing is there that could match
+	ask(http.StatusPreconditionFailed, "", "PUT", `"7"`, body("10.0.0.1"))
 	first := ask(http.StatusOK, "", "PUT", "", body("10.0.0.1"))
 	if got := ask(http.StatusOK, "10.0.0.1", "GET", "", ""); got != first || first == "" {
 		t.Errorf("the version is %s, after it was written as %s", got, first)
 	}
 	second := ask(http.StatusOK, "", "PUT", first, body("10.0.0.2"))
-	ask(http.StatusConflict, "it changed since it was read", "PUT", first, body("10.0.0.3"))
-	ask(http.StatusConflict, "it changed since it was read", "DELETE", first, "")
+	ask(http.StatusPreconditionFailed, "it changed since it was read", "PUT", first, body("10.0.0.3"))
+	ask(http.StatusPreconditionFailed, "it changed since it was read", "DELETE", first, "")
+	ask(http.StatusConflict, "it changed since it was read", "PUT", "", strings.Replace(body("10.0.0.3"), `"name":"site",`, `"name":"site","version":`+strings.Trim(first, `"`)+`,`, 1))
 	for _, bad := range []string{"six", `"0"`, `"-1"`, `W/"6"`, `"1", "2"`} {
 		ask(http.StatusBadRequest, "If-Match is", "PUT", bad, body("10.0.0.3"))
 	}
@@ -47,7 +49,7 @@ func TestIfMatch(t *testing.T) {
 		t.Errorf("a refused change leaves version %s, not %s", got, second)
 	}
 	ask(http.StatusOK, "", "PUT", "*", body("10.0.0.4"))
-	ask(http.StatusConflict, "", "DELETE", second, "")
+	ask(http.StatusPreconditionFailed, "", "DELETE", second, "")
 	third := ask(http.StatusOK, "10.0.0.4", "GET", "", "")
 	ask(http.StatusOK, `"action":"delete"`, "DELETE", third, "")
 	ask(http.StatusNotFound, "", "DELETE", third, "")

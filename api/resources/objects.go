@@ -2,6 +2,7 @@ package resources
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"reflect"
 	"strconv"
@@ -85,7 +86,7 @@ func registerItem[T onpath.Object](s *Resources, kind onpath.Kind) {
 	}
 	s.registerHistory(kind, path)
 	put := router.ItemOperation(http.MethodPut, path, "put-"+one, "Create or replace one of the "+kind.Plural())
-	put.MaxBodyBytes = wire.MaxObjectBody
+	put.MaxBodyBytes, put.Errors = wire.MaxObjectBody, append(put.Errors, http.StatusPreconditionFailed)
 	put.SkipValidateBody = true // read strictly, and checked by Validate
 	put.RequestBody = &huma.RequestBody{Required: true}
 	router.Register(s.router, put, func(ctx context.Context, in *putInput) (*objectOutput[T], error) {
@@ -97,7 +98,9 @@ func registerItem[T onpath.Object](s *Resources, kind onpath.Kind) {
 	})
 	// Register describes a body that is read raw as bytes.
 	put.RequestBody.Content["application/json"].Schema = s.router.SchemaOf(reflect.TypeFor[T]())
-	router.Register(s.router, router.ItemOperation(http.MethodDelete, path, "delete-"+one, "Delete one of the "+kind.Plural()),
+	remove := router.ItemOperation(http.MethodDelete, path, "delete-"+one, "Delete one of the "+kind.Plural())
+	remove.Errors = append(remove.Errors, http.StatusPreconditionFailed)
+	router.Register(s.router, remove,
 		func(ctx context.Context, in *deleteInput) (*changeOutput, error) {
 			change, err := s.remove(ctx, in.Key(kind), in.IfMatch, in.Force)
 			if err != nil {
@@ -141,16 +144,26 @@ func (s *Resources) put(ctx context.Context, k onpath.Key, ifMatch string, body 
 		return nil, onpath.Errorf(onpath.CodeInvalid, "the path names %s, the body %s", k, onpath.KeyOf(o))
 	}
 	version, err := version(ifMatch, m.Version)
-	if err == nil && ifMatch == "*" { // whatever is there, and something is
-		_, err = s.d.Store.Get(ctx, k)
-	}
 	if err != nil {
 		return nil, err
 	}
-	if err := s.d.Changes.Put(ctx, o, version); err != nil {
-		return nil, err
+	if ifMatch == "*" { // whatever is there, and something is
+		if _, err = s.d.Store.Get(ctx, k); onpath.CodeOf(err) == onpath.CodeNotFound {
+			err = router.Unmatched{Err: err}
+		}
 	}
-	return o, nil
+	if err == nil {
+		err = unmatched(k, ifMatch, s.d.Changes.Put(ctx, o, version))
+	}
+	return o, err
+}
+
+// unmatched tells a change that was refused for the version in If-Match from others.
+func unmatched(k onpath.Key, ifMatch string, err error) error {
+	if e := (*onpath.Error)(nil); ifMatch != "" && errors.As(err, &e) && e.Code == onpath.CodeConflict && e.Object == k.String() {
+		return router.Unmatched{Err: err}
+	}
+	return err
 }
 
 func (s *Resources) remove(ctx context.Context, k onpath.Key, ifMatch string, force bool) (wire.ObjectChange, error) {
@@ -159,7 +172,7 @@ func (s *Resources) remove(ctx context.Context, k onpath.Key, ifMatch string, fo
 		return wire.ObjectChange{}, err
 	}
 	if err := s.d.Changes.Remove(ctx, k, version, force); err != nil {
-		return wire.ObjectChange{}, s.madeByChain(ctx, k, err)
+		return wire.ObjectChange{}, s.madeByChain(ctx, k, unmatched(k, ifMatch, err))
 	}
 	return wire.ObjectChange{ObjectRef: wire.RefOf(k), Action: wire.Deleted}, nil
 }

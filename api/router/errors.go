@@ -49,9 +49,20 @@ func ErrorsOf(err error) onpath.Errors {
 	return onpath.Errors{onpath.Errorf(onpath.CodeInternal, "%w", err)}
 }
 
+// Unmatched is that an object is not what If-Match names (RFC 9110, 13.1.1).
+type Unmatched struct{ Err error }
+
+func (u Unmatched) Error() string { return u.Err.Error() }
+
+// Unwrap is why.
+func (u Unmatched) Unwrap() error { return u.Err }
+
 func problemOf(err error) *problem {
 	errs := ErrorsOf(err)
 	code := status[errs[0].Code]
+	if u := (Unmatched{}); errors.As(err, &u) {
+		code = http.StatusPreconditionFailed
+	}
 	if code == 0 {
 		code = http.StatusInternalServerError
 	}
