@@ -7,7 +7,7 @@ import (
 	"strconv"
 
 	"github.com/onpath/onpath"
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v3"
 )
 
 // Bounds of a topology, far above what one machine can run.

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/onpath/onpath"
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v3"
 )
 
 // decoder walks a YAML tree and collects errors with their places. Values are

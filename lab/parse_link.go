@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v3"
 )
 
 // Bounds of what a link may be asked for.

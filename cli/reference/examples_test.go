@@ -9,14 +9,14 @@ import (
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v3"
 )
 
 // TestExamplesFitSchema holds the JSON Schema, as an editor applies it, against every
 // object that users are shown.
 func TestExamplesFitSchema(t *testing.T) {
 	c := jsonschema.NewCompiler()
-	schema, err := c.Compile(filepath.Join(root, "docs/reference/onpath.schema.json"))
+	schema, err := c.Compile(filepath.Join(root, "api/manifest/onpath.schema.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ spec: {…}
 Reading is strict: an unknown field, a wrong unit or a duplicate is an error that
 names file, line and column. Whatever ` + "`status`" + ` and the server's fields of
 ` + "`metadata`" + ` say in a file is ignored. ` + "`onpath schema`" + ` prints a JSON Schema for
-editors; [onpath.schema.json](onpath.schema.json) is the same file.
+editors; [onpath.schema.json](../../api/manifest/onpath.schema.json) is the same file.
 
 This page is made from the types in the root package; ` + "`go generate ./...`" + ` rebuilds it.
 
