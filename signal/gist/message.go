@@ -293,7 +293,7 @@ func (m *Message) object(head uint16, v []byte, seen *[objects]bool, may objectL
 	case objStackProposal:
 		_, e = checkProposal(v)
 	case objStackConfig:
-		_, e = checkConfig(v)
+		_, e = checkConfig(v, 0)
 	case objHelloID:
 		if len(v) != 4 {
 			e = protocolError(codeObjectValue, 0)

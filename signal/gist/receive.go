@@ -161,7 +161,7 @@ func (e *Endpoint) query(now time.Time, p Packet, m *Message, k Key) []Output {
 	to, _ := sender(p, m)
 	a := e.message(Response, k, true, DefaultHops, nil)
 	a.Reply, a.QueryCookie = true, m.QueryCookie
-	if tcp, _ := checkProposal(m.StackProposal); tcp && e.config.TCPPort != 0 {
+	if tcp, _ := checkProposal(m.StackProposal); tcp != 0 && e.config.TCPPort != 0 {
 		a.StackProposal, a.StackConfig = stackProposal, stackConfig(1, e.config.TCPPort)
 		to = netip.AddrPortFrom(to.Addr(), 0) // a connection comes from another port
 	}

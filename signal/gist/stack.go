@@ -38,35 +38,38 @@ func stackConfig(options int, port uint16) []byte {
 	return append(binary.BigEndian.AppendUint16(append(b, forwardsTCP, 0, 2, 0), port), 0, 0)
 }
 
-// checkProposal looks at each profile of a proposal, and says whether one is TCP alone.
-func checkProposal(v []byte) (tcp bool, e *Error) {
+// checkProposal looks at each profile of a proposal, and says which is TCP alone, from 1 on;
+// 0: none is.
+func checkProposal(v []byte) (tcp int, e *Error) {
 	if len(v) < 4 {
-		return false, protocolError(codeObjectValue, 0)
+		return 0, protocolError(codeObjectValue, 0)
 	}
 	count, rest := int(v[0]), v[4:]
 	if count == 0 {
-		return false, protocolError(codeObjectValue, 1)
+		return 0, protocolError(codeObjectValue, 1)
 	}
-	for range count {
+	for i := range count {
 		if len(rest) == 0 {
-			return false, protocolError(codeObjectValue, 0)
+			return 0, protocolError(codeObjectValue, 0)
 		}
 		size := (1 + int(rest[0]) + 3) &^ 3
 		switch {
 		case rest[0] == 0:
-			return false, protocolError(codeObjectValue, 3)
+			return 0, protocolError(codeObjectValue, 3)
 		case size > len(rest):
-			return false, protocolError(codeObjectValue, 0)
+			return 0, protocolError(codeObjectValue, 0)
 		}
-		tcp = tcp || bytes.Equal(rest[:2], []byte{1, forwardsTCP})
+		if tcp == 0 && bytes.Equal(rest[:2], []byte{1, forwardsTCP}) {
+			tcp = i + 1
+		}
 		rest = rest[size:]
 	}
 	return tcp, nil
 }
 
-// checkConfig reads a stack's configuration: the port at which TCP is taken, if that is in it
-// and not said to be unusable.
-func checkConfig(v []byte) (port uint16, e *Error) {
+// checkConfig reads a stack's configuration: the port at which TCP is taken for a profile, if
+// that is in it and not said to be unusable. Options of profile 0 are those of all.
+func checkConfig(v []byte, profile int) (port uint16, e *Error) {
 	if len(v) < 8 {
 		return 0, protocolError(codeObjectValue, 0)
 	}
@@ -78,12 +81,12 @@ func checkConfig(v []byte) (port uint16, e *Error) {
 		if len(rest) < 4 {
 			return 0, protocolError(codeObjectValue, 0)
 		}
-		id, size, unusable := rest[0], int(rest[2]), rest[3]&0x80 != 0
+		id, of, size, unusable := rest[0], int(rest[1]), int(rest[2]), rest[3]&0x80 != 0
 		padded := 4 + (size+3)&^3
 		if len(rest) < padded {
 			return 0, protocolError(codeObjectValue, 0)
 		}
-		if id == forwardsTCP && size >= 2 && !unusable {
+		if id == forwardsTCP && (of == 0 && port == 0 || of == profile) && size >= 2 && !unusable {
 			port = binary.BigEndian.Uint16(rest[4:])
 		}
 		rest = rest[padded:]
@@ -93,10 +96,11 @@ func checkConfig(v []byte) (port uint16, e *Error) {
 
 // tcpPort is where the sender of a Response takes connections; 0: it takes none.
 func (m *Message) tcpPort() uint16 {
-	if tcp, e := checkProposal(m.StackProposal); !tcp || e != nil {
+	profile, e := checkProposal(m.StackProposal)
+	if profile == 0 || e != nil {
 		return 0
 	}
-	port, e := checkConfig(m.StackConfig)
+	port, e := checkConfig(m.StackConfig, profile)
 	if e != nil {
 		return 0
 	}

@@ -224,3 +224,32 @@ func stripped(m *Message) *Message {
 	m.NLI, m.Source = nil, true
 	return m
 }
+
+// TestPortOfTheProfile: of a peer that takes TCP at one port and TLS over TCP at another, the
+// port of TCP alone counts, in whichever order they come.
+func TestPortOfTheProfile(t *testing.T) {
+	plain, tls := []byte{1, forwardsTCP, 0, 0}, []byte{2, 2, forwardsTCP, 0}
+	hold := []byte{0, 0, 0x75, 0x30}
+	option := func(profile, flags byte, port byte) []byte {
+		return []byte{forwardsTCP, profile, 2, flags, 0, port, 0, 0}
+	}
+	for what, c := range map[string]struct {
+		proposal, options [][]byte
+		want              uint16
+	}{
+		"one":                {[][]byte{plain}, [][]byte{option(1, 0, 10)}, 10},
+		"for all profiles":   {[][]byte{tls, plain}, [][]byte{option(0, 0, 10)}, 10},
+		"plain first":        {[][]byte{plain, tls}, [][]byte{option(1, 0, 10), option(2, 0, 20)}, 10},
+		"TLS first":          {[][]byte{tls, plain}, [][]byte{option(1, 0, 20), option(2, 0, 10)}, 10},
+		"TLS alone":          {[][]byte{tls}, [][]byte{option(1, 0, 20)}, 0},
+		"not usable":         {[][]byte{plain}, [][]byte{option(1, 0x80, 10)}, 0},
+		"of another profile": {[][]byte{plain, tls}, [][]byte{option(2, 0, 20)}, 0},
+		"of its own, before": {[][]byte{plain}, [][]byte{option(1, 0, 10), option(0, 0, 30)}, 10},
+	} {
+		m := &Message{StackProposal: append([]byte{byte(len(c.proposal)), 0, 0, 0}, bytes.Join(c.proposal, nil)...)}
+		m.StackConfig = append(append([]byte{byte(len(c.options)), 0, 0, 0}, hold...), bytes.Join(c.options, nil)...)
+		if got := m.tcpPort(); got != c.want {
+			t.Errorf("%s: port %d, want %d", what, got, c.want)
+		}
+	}
+}
