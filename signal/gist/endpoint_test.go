@@ -197,6 +197,7 @@ func FuzzReceive(f *testing.F) {
 	query.NAT = []byte("nats")
 	for _, m := range append(samples(), foreignQuery(16), query) {
 		f.Add(m.Append(nil))
+		f.Add(m.AppendStream(nil))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		e := endpoint(t, "b", "10.0.0.2")
@@ -214,6 +215,12 @@ func FuzzReceive(f *testing.F) {
 			}
 			if sent > came || len(e.routes) > 0 {
 				t.Fatalf("%d octets for %d, %d routes", sent, came, len(e.routes))
+			}
+		}
+		from := netip.MustParseAddrPort("10.0.0.1:50000")
+		for _, o := range e.Receive(begin, Packet{From: from, Payload: b, Stream: true}) {
+			if o.Send != nil && (!o.Send.Stream || o.Send.To != from || o.Send.Dial) || o.Send == nil && o.End == nil || len(e.routes) > 0 {
+				t.Fatalf("%+v, %d routes", o, len(e.routes))
 			}
 		}
 	})

@@ -160,3 +160,30 @@ func TestLongMessages(t *testing.T) {
 		t.Error("a request that no message holds is sent")
 	}
 }
+
+// FuzzProve: whatever comes as a response, no entry is believed that a node whose key is known
+// has not signed for this request; and each fits where it must.
+func FuzzProve(f *testing.F) {
+	request := samples()[1].Append(nil)
+	for _, m := range samples()[3:] {
+		f.Add(m.Append(nil))
+	}
+	public := key.Public().(ed25519.PublicKey)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := Parse(b)
+		if err != nil || m.Type != Response {
+			return
+		}
+		if short := fit(m, MaxLength); len(short) > MaxLength && len(m.Stack) > 1 {
+			if _, err := Parse(short); err != nil {
+				t.Fatalf("cut to what cannot be read: %v", err)
+			}
+		}
+		m.Prove(request, func(string) [][]byte { return [][]byte{public} }, func(node string, key []byte) { t.Fatalf("learns %x of %s", key, node) })
+		for i := range m.Stack {
+			if e := &m.Stack[i]; e.State != Unproved && !ed25519.Verify(public, e.signed(request), e.Signature) {
+				t.Fatalf("%+v is believed", e)
+			}
+		}
+	})
+}

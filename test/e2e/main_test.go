@@ -34,7 +34,7 @@ var sociable = "^(" + strings.Join([]string{
 	"TestAgentAway", "TestAsleepModule", "TestBeginMeanwhile", "TestBrokenFunctions", "TestCutShort", "TestCutWaiting", "TestFaults",
 	"TestFunctionBudget", "TestFunctions", "TestLabDownTakesNodesOff", "TestLoadbalancer", "TestLoadbalancerVersions", "TestModuleForges",
 	"TestModuleServes", "TestModuleTraffic", "TestNetmonitor", "TestNewChainIsQuick", "TestNodeOffOfAnother", "TestOneMoreInstanceIsQuick",
-	"TestRestingFlows", "TestSIPKeepAlive", "TestSecondAgent", "TestSecret", "TestServiceContainers", "TestTerminals", "TestThreeContainers",
+	"TestNotifiesUnderLoad", "TestRestingFlows", "TestSIPKeepAlive", "TestSecondAgent", "TestSecret", "TestServiceContainers", "TestTerminals", "TestThreeContainers",
 	"TestTraceFunctions", "TestTraceTrial", "TestUndone", "TestUntouched", "TestVerifyAndWatch", "TestWeightsFrom",
 }, "|") + ")$" // of quick ones, the bounds are those of a whole run
 

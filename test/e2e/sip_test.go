@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -147,6 +149,171 @@ func TestSIPKeepAlive(t *testing.T) {
 		if n, err := c.Read(make([]byte, 100)); err == nil {
 			t.Errorf("a keep-alive to a dead server was answered with %d bytes", n)
 		}
+	}
+}
+
+// sipEnd is one end of SIP on UDP: who sends requests again until they are answered, answers
+// those of others, and knows which came.
+type sipEnd struct {
+	c    *net.UDPConn
+	name string
+	mu   sync.Mutex
+	// came has the requests by Call-ID, sent those of which no answer has come.
+	came, sent map[string]string
+	others     int // answers in this end's name that the module gave to what is not its
+	alive      int // keep-alives that the module answered
+}
+
+func (e *sipEnd) listen() {
+	b := make([]byte, 2048)
+	for {
+		n, from, err := e.c.ReadFromUDPAddrPort(b)
+		if err != nil && !errors.Is(err, syscall.ECONNREFUSED) {
+			return
+		}
+		text := string(b[:n])
+		_, id, _ := strings.Cut(text, "Call-ID: ")
+		id, _, _ = strings.Cut(id, "\r\n")
+		e.mu.Lock()
+		switch {
+		case strings.HasPrefix(text, "SIP/2.0 200") && strings.Contains(text, "tag=onpath"):
+			if e.alive++; e.sent[id] != "" {
+				e.others++
+			}
+		case strings.HasPrefix(text, "SIP/2.0 200"):
+			delete(e.sent, id)
+		case id != "":
+			e.came[id] = text
+			reply := "SIP/2.0 200 OK\r\nTo: <sip:b@b>;tag=" + e.name + "\r\nCall-ID: " + id + "\r\nContent-Length: 0\r\n\r\n"
+			_, _ = e.c.WriteToUDPAddrPort([]byte(reply), from)
+		}
+		e.mu.Unlock()
+	}
+}
+
+// notify sends a NOTIFY, which is sent again until it is answered.
+func (e *sipEnd) notify(to netip.AddrPort, id, event, body string) string {
+	text := "NOTIFY sip:b@b SIP/2.0\r\nVia: SIP/2.0/UDP 10.1.0.2;branch=z9\r\nFrom: <sip:a@b>;tag=1\r\nTo: <sip:b@b>;tag=2\r\n" +
+		"Call-ID: " + id + "\r\nCSeq: 5 NOTIFY\r\n" + event + "\r\nSubscription-State: active\r\nContent-Length: " + fmt.Sprint(len(body)) + "\r\n\r\n" + body
+	e.mu.Lock()
+	e.sent[id] = text
+	e.mu.Unlock()
+	_, _ = e.c.WriteToUDPAddrPort([]byte(text), to)
+	return text
+}
+
+// again sends what is not answered.
+func (e *sipEnd) again(to func(id string) netip.AddrPort) (left int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id, text := range e.sent {
+		_, _ = e.c.WriteToUDPAddrPort([]byte(text), to(id))
+	}
+	return len(e.sent)
+}
+
+// TestNotifiesUnderLoad: a REFER's NOTIFY and a message-summary, in both directions, reach
+// their ends as they were sent, among thousands of keep-alives a second that the module answers.
+func TestNotifiesUnderLoad(t *testing.T) {
+	ctx := need(t, 3*time.Minute)
+	long, pause := 2*time.Second, 200*time.Millisecond
+	if os.Getenv("ONPATH_SOAK") != "" {
+		long, pause = 60*time.Second, 100*time.Millisecond
+	}
+	applyExample(ctx, t, "sip-keepalive.yaml")
+	active(ctx, t, "sip-keepalive")
+	ready(ctx, t, 1)
+	open := func(host, address string, port int) *sipEnd {
+		e := &sipEnd{name: host, came: map[string]string{}, sent: map[string]string{}}
+		in(t, host, func() (err error) {
+			e.c, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(address), Port: port})
+			return err
+		})
+		_ = e.c.SetReadBuffer(4 << 20)
+		t.Cleanup(func() { e.c.Close() })
+		go e.listen()
+		return e
+	}
+	server, at := open("origin", "10.9.0.2", 5060), netip.MustParseAddrPort("10.9.0.2:5060")
+	agentAt := func(i int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.MustParseAddr(sipClient), uint16(20_000+i))
+	}
+	agents := make([]*sipEnd, 64)
+	for i := range agents {
+		agents[i] = open("client", sipClient, 20_000+i)
+	}
+	alive := "OPTIONS sip:b@b SIP/2.0\r\nVia: SIP/2.0/UDP 10.1.0.2;branch=z9\r\nFrom: <sip:a@b>;tag=1\r\n" +
+		"To: <sip:b@b>\r\nCall-ID: alive\r\nCSeq: 5 OPTIONS\r\n\r\n"
+	err := testbed.WaitFor(ctx, "the module answers a keep-alive", 20*time.Second, func() (bool, error) {
+		_, _ = agents[0].c.WriteToUDPAddrPort([]byte(alive), at)
+		time.Sleep(20 * time.Millisecond)
+		agents[0].mu.Lock()
+		defer agents[0].mu.Unlock()
+		return agents[0].alive > 0, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const sipfrag = "SIP/2.0 180 Ringing\r\n"
+	const summary = "Messages-Waiting: yes\r\nVoice-Message: 2/8 (0/2)\r\n"
+	sent, keepAlives := make([]map[string]string, len(agents)), 0
+	for i := range sent {
+		sent[i] = map[string]string{}
+	}
+	back := map[string]string{} // by the server
+	for begin, round := time.Now(), 0; time.Since(begin) < long; round++ {
+		for i, a := range agents {
+			for range 10 {
+				_, _ = a.c.WriteToUDPAddrPort([]byte(alive), at)
+				keepAlives++
+			}
+			id := fmt.Sprintf("%d-%d", i, round)
+			sent[i]["refer-"+id] = a.notify(at, "refer-"+id, "Event: refer;id=93809824", sipfrag)
+			sent[i]["waiting-"+id] = a.notify(at, "waiting-"+id, "o: message-summary", summary)
+			back["back-"+id] = server.notify(agentAt(i), "back-"+id, "Event: message-summary", summary)
+			back["done-"+id] = server.notify(agentAt(i), "done-"+id, "Event: refer", sipfrag)
+		}
+		time.Sleep(pause)
+	}
+	err = testbed.WaitFor(ctx, "each NOTIFY is answered", 20*time.Second, func() (bool, error) {
+		left := server.again(func(id string) netip.AddrPort {
+			var i int
+			_, _ = fmt.Sscan(strings.Split(id, "-")[1], &i)
+			return agentAt(i)
+		})
+		for _, a := range agents {
+			left += a.again(func(string) netip.AddrPort { return at })
+		}
+		return left == 0, nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	answered, others, wrong, arrived := 0, 0, 0, map[string]string{}
+	for i, a := range agents {
+		a.mu.Lock()
+		answered, others = answered+a.alive, others+a.others
+		maps.Copy(arrived, a.came)
+		a.mu.Unlock()
+		server.mu.Lock()
+		for id, text := range sent[i] {
+			if server.came[id] != text {
+				wrong++
+			}
+		}
+		server.mu.Unlock()
+	}
+	for id, text := range back {
+		if arrived[id] != text {
+			wrong++
+		}
+	}
+	t.Logf("of %d keep-alives the module answered %d; %d NOTIFYs went in each direction", keepAlives, answered, len(back))
+	if others != 0 || wrong != 0 || len(back) == 0 {
+		t.Errorf("%d NOTIFYs are answered by the module, %d do not arrive as they were sent", others, wrong)
+	}
+	if answered < keepAlives/2 { // some pass, when the server was not heard for five seconds
+		t.Errorf("there was no load: of %d keep-alives the module answered %d", keepAlives, answered)
 	}
 }
 
