@@ -96,6 +96,8 @@ static __always_inline void describe(struct __sk_buff *skb, const struct pkt *p,
 	a->payload = p->headers;
 	if (p->key.proto == IPPROTO_SCTP && !(p->is & (IS_LATER | IS_NOPORTS | IS_ERROR)))
 		a->payload += 4; /* the path reads its ports alone */
+	if (a->payload > p->length)
+		a->payload = p->length; /* of a header that says to be longer than its packet */
 	a->instance = f->vport;
 	a->shown = 0;
 	a->edit = 0;

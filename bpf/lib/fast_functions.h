@@ -45,6 +45,8 @@ static __always_inline int describe_frame(struct xdp_md *ctx, struct fast_run *r
 		if (l4[13] & 0x10)
 			a->is = ONPATH_IS_ACK;
 	}
+	if (a->payload > r->length)
+		a->payload = r->length; /* of a header that says to be longer than its packet */
 	a->icmp_type = a->icmp_code = 0;
 	if (r->protocol == IPPROTO_ICMP || r->protocol == IPPROTO_ICMPV6) {
 		l4 = l3 + a->transport;

@@ -352,6 +352,8 @@ __noinline int send_reset(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	more = p->l4 - p->l3 - ip;
 	payload = p->length - ip - more - (in.offset >> 4) * 4;
+	if ((__s32)payload < 0)
+		payload = 0; /* a header that says to be longer than its packet */
 	__builtin_memset(&t, 0, sizeof(t));
 	t.sport = in.dport;
 	t.dport = in.sport;

@@ -37,7 +37,7 @@ func newReplayed(t *testing.T, code []byte, config map[string]string) (*programm
 		return list
 	}
 	for i, behind := range [][]netip.Prefix{
-		prefixes("10.1.0.0/16", "2001:db8:1::/48"), prefixes("10.9.0.0/16", "2001:db8:9::/48", "203.0.113.10/32"),
+		prefixes("10.1.0.0/16", "2001:db8:1::/48"), prefixes("10.9.0.0/16", "10.77.0.0/16", "2001:db8:9::/48", "203.0.113.10/32"),
 	} {
 		four, six := fmt.Sprintf("10.0.%d.", 1+8*i), fmt.Sprintf("fd00:0:%d::", 1+8*i)
 		ups = append(ups, datapathtest.UplinkSpec{
@@ -101,13 +101,19 @@ func captured(t *testing.T, list []datapathtest.Recorded) io.Reader {
 
 // TestReplayIsThePath: what a function says of a capture when it is run by itself is what the
 // data path does with the same packets: which of them it is given, its verdicts, reasons,
-// edits and counters.
+// edits and counters; and both targets agree. ONPATH_SEED repeats one capture of the soak.
 func TestReplayIsThePath(t *testing.T) {
 	needKernel(t)
 	t.Cleanup(ebpf.Reuse())
 	captures, packets, seed := 1, 150, uint64(24)
 	if os.Getenv("ONPATH_SOAK") != "" {
 		captures, packets, seed = 50, 600, uint64(time.Now().UnixNano())
+	}
+	if v := os.Getenv("ONPATH_SEED"); v != "" {
+		captures, packets = 1, 600
+		if _, err := fmt.Sscan(v, &seed); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, x := range []struct {
 		source string
@@ -123,7 +129,7 @@ func TestReplayIsThePath(t *testing.T) {
 				t.Skip(err)
 			}
 			for i := range captures {
-				list := datapathtest.Record(seed+uint64(i), packets)
+				list := append(datapathtest.Record(seed+uint64(i), packets), longHeader())
 				f, err := functest.Open(t.Context(), x.source, x.config, io.Discard)
 				if err != nil {
 					t.Fatal(err)
@@ -179,12 +185,23 @@ func compareReplay(t *testing.T, seed uint64, code []byte, config map[string]str
 	if err != nil {
 		t.Fatal(err)
 	}
+	if sum.Differ > 0 || len(sum.Targets) != len(functest.Targets) {
+		t.Errorf("seed %d: the targets %v do not agree on %d packets", seed, sum.Targets, sum.Differ)
+	}
 	if have := counters(); !maps.Equal(have, sum.Counters) {
 		t.Errorf("seed %d: the path counts %v, the replay %v", seed, have, sum.Counters)
 	}
 	if sum.Verdicts["next"] < len(list)/5 {
 		t.Errorf("seed %d: few packets pass: %+v", seed, sum)
 	}
+}
+
+// longHeader is a packet whose TCP header says to be longer than the packet.
+func longHeader() datapathtest.Recorded {
+	src, dst := netip.MustParseAddr("10.1.0.7"), netip.MustParseAddr("10.9.0.7")
+	b := packet.Blank(false, packet.TCP, 26, src, dst)
+	copy(b[20:], []byte{0x13, 0x88, 0x1f, 0x90, 12: 0xf0, 13: 0x02})
+	return datapathtest.Recorded{Device: "up0", Packet: b}
 }
 
 // hopped is a packet behind a router.
