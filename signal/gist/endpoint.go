@@ -129,8 +129,6 @@ type route struct {
 	up struct {
 		peer  Peer // zero: none
 		until time.Time
-		// proved is the peer's address, to which its cookie was sent.
-		proved netip.Addr
 	}
 }
 

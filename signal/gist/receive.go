@@ -252,12 +252,8 @@ func (e *Endpoint) confirm(now time.Time, p Packet, m *Message, k Key) []Output 
 	if e.config.Initiates {
 		return nil
 	}
-	proved, ok := p.From.Addr(), false
-	if p.Stream {
-		proved = m.NLI.Address // a connection may come from another one (§5.7.2)
-	}
-	places := []netip.AddrPort{netip.AddrPortFrom(proved, 0)}
-	if !p.Stream {
+	places, ok := []netip.AddrPort{netip.AddrPortFrom(p.From.Addr(), 0)}, false
+	if !p.Stream { // the port of a connection is not that of the Query
 		places = append(places, p.From)
 	}
 	for _, place := range places {
@@ -266,6 +262,7 @@ func (e *Endpoint) confirm(now time.Time, p Packet, m *Message, k Key) []Output 
 		}
 	}
 	if p.Stream {
+		ok = ok && m.NLI.Address == p.From.Addr()
 		if why := m.checkStack(); why != nil && ok {
 			return append(e.about(p, m, why), Output{End: &p.From})
 		}
@@ -280,12 +277,12 @@ func (e *Endpoint) confirm(now time.Time, p Packet, m *Message, k Key) []Output 
 	if err != nil {
 		return nil
 	}
-	r.up.peer, r.up.proved = Peer{Identity: m.NLI.Peer, Address: p.From, Stream: p.Stream}, proved
+	r.up.peer = Peer{Identity: m.NLI.Peer, Address: p.From, Stream: p.Stream}
 	r.up.until = now.Add(min(m.NLI.Valid, validity))
 	if m.Payload == nil {
 		return nil
 	}
-	return deliver(p, m, k, true, proved)
+	return deliver(p, m, k, true)
 }
 
 // checkStack: a Confirm in a connection has the proposal of the Response, and how long the
@@ -302,8 +299,8 @@ func (m *Message) checkStack() *Error {
 	return nil
 }
 
-func deliver(p Packet, m *Message, k Key, upstream bool, from netip.Addr) []Output {
-	return []Output{{Deliver: &Delivery{Key: k, Upstream: upstream, From: from, Hops: m.Hops - 1, Payload: m.Payload, Stream: p.Stream}}}
+func deliver(p Packet, m *Message, k Key, upstream bool) []Output {
+	return []Output{{Deliver: &Delivery{Key: k, Upstream: upstream, From: p.From.Addr(), Hops: m.Hops - 1, Payload: m.Payload, Stream: p.Stream}}}
 }
 
 // received delivers what a known neighbour sends.
@@ -313,9 +310,9 @@ func (e *Endpoint) received(now time.Time, p Packet, m *Message, k Key) []Output
 	case r == nil:
 	case !m.MRI.Upstream && r.up.peer.sent(p) && !now.After(r.up.until):
 		r.up.until = now.Add(validity)
-		return deliver(p, m, k, true, r.up.proved)
+		return deliver(p, m, k, true)
 	case m.MRI.Upstream && r.believed() && (r.down.peer.sent(p) || !p.Stream && r.down.before == p.From):
-		return deliver(p, m, k, false, p.From.Addr())
+		return deliver(p, m, k, false)
 	}
 	return e.about(p, m, protocolError(codeNoState, 0))
 }

@@ -152,15 +152,16 @@ func TestNoConnection(t *testing.T) {
 // time is ended, and no state is made of what it brings.
 func TestForgedConfirm(t *testing.T) {
 	for what, change := range map[string]func(*Message){
-		"as it is to be":     func(*Message) {},
-		"another cookie":     func(m *Message) { m.ResponderCookie[0] ^= 1 },
-		"another address":    func(m *Message) { m.NLI.Address = addr("10.0.0.3") },
-		"another proposal":   func(m *Message) { m.StackProposal = []byte{1, 0, 0, 0, 2, 2, 1, 0} },
-		"no proposal":        func(m *Message) { m.StackProposal, m.StackConfig = nil, nil },
-		"no time":            func(m *Message) { m.StackConfig = nil },
-		"a time of nothing":  func(m *Message) { m.StackConfig = make([]byte, 8) },
-		"an empty profile":   func(m *Message) { m.StackProposal = []byte{1, 0, 0, 0, 0, 0, 0, 0} },
-		"a profile too long": func(m *Message) { m.StackProposal = []byte{1, 0, 0, 0, 9, 1, 0, 0} },
+		"as it is to be":       func(*Message) {},
+		"from another machine": func(*Message) {},
+		"another cookie":       func(m *Message) { m.ResponderCookie[0] ^= 1 },
+		"another address":      func(m *Message) { m.NLI.Address = addr("10.0.0.3") },
+		"another proposal":     func(m *Message) { m.StackProposal = []byte{1, 0, 0, 0, 2, 2, 1, 0} },
+		"no proposal":          func(m *Message) { m.StackProposal, m.StackConfig = nil, nil },
+		"no time":              func(m *Message) { m.StackConfig = nil },
+		"a time of nothing":    func(m *Message) { m.StackConfig = make([]byte, 8) },
+		"an empty profile":     func(m *Message) { m.StackProposal = []byte{1, 0, 0, 0, 0, 0, 0, 0} },
+		"a profile too long":   func(m *Message) { m.StackProposal = []byte{1, 0, 0, 0, 9, 1, 0, 0} },
 	} {
 		_, a, b, k := twoByTCP(t, 4270)
 		out, _ := a.Down(begin, k, 5, make([]byte, 4000))
@@ -171,7 +172,11 @@ func TestForgedConfirm(t *testing.T) {
 			t.Fatal(err)
 		}
 		change(m)
-		out = b.Receive(begin, Packet{From: netip.MustParseAddrPort("10.0.0.1:50000"), Payload: m.AppendStream(nil), Stream: true})
+		from := netip.MustParseAddrPort("10.0.0.1:50000")
+		if what == "from another machine" {
+			from = netip.MustParseAddrPort("10.0.0.3:50000")
+		}
+		out = b.Receive(begin, Packet{From: from, Payload: m.AppendStream(nil), Stream: true})
 		good := len(b.routes) == 1
 		if good != (what == "as it is to be") {
 			t.Errorf("%s: %d routes, %+v", what, len(b.routes), out)
