@@ -46,7 +46,8 @@ type WasmModule struct {
 	Ports []ServedPort `json:"ports,omitempty"`
 	// Config is what the module is told, by name. A change reaches it while it runs.
 	Config Env `json:"config,omitempty"`
-	// Fetch are the hosts from which the module may fetch by HTTP: HOST, or HOST:PORT.
+	// Fetch are the hosts from which the module may fetch by HTTP: HOST, HOST:PORT, or $NAME for
+	// that of the URL or host which NAME of the module's configuration says.
 	Fetch []string `json:"fetch,omitempty"`
 	// Budget is the mean time that one packet may take, measured on batches. Default
 	// DefaultModuleBudget.
@@ -209,13 +210,24 @@ func checkFetchHosts(v *validation, at string, hosts []string) {
 		return
 	}
 	for i, h := range hosts {
-		if _, ok := FetchHost(h); !ok {
-			v.add(index(at, i), "write example.com or 192.0.2.1:8080", "%s is no host to fetch from", quote(h))
+		if _, ok := FetchHost(h); !ok && !(len(h) > 1 && h[0] == '$') {
+			v.add(index(at, i), "write example.com, 192.0.2.1:8080, or $origin for what config says of origin", "%s is no host to fetch from", quote(h))
 		}
 	}
 }
 
 var hostName = regexp.MustCompile(`^[a-z0-9_]([-a-z0-9_.]*[a-z0-9_])?$`)
+
+// MayFetch reports whether the module may fetch from a host, which is written as FetchHost does.
+func (m *WasmModule) MayFetch(host string) bool {
+	return slices.ContainsFunc(m.Fetch, func(h string) bool {
+		if name, ok := strings.CutPrefix(h, "$"); ok {
+			h, _, _ = strings.Cut(strings.TrimPrefix(m.Config[name], "http://"), "/")
+		}
+		named, ok := FetchHost(h)
+		return ok && named == host
+	})
+}
 
 // FetchHost is HOST or HOST:PORT as HOST:PORT, in small letters; without a port it is that of HTTP.
 func FetchHost(text string) (string, bool) {

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/textproto"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -75,10 +74,7 @@ func (f *fetch) cancel() { f.stop() }
 // mayFetch says whether a URL is at a host that the module's function names.
 func (h *host) mayFetch(u *url.URL) bool {
 	host, ok := onpath.FetchHost(u.Host)
-	return ok && u.Scheme == "http" && u.User == nil && slices.ContainsFunc(h.m.spec.Fetch, func(named string) bool {
-		n, ok := onpath.FetchHost(named)
-		return ok && n == host
-	})
+	return ok && u.Scheme == "http" && u.User == nil && h.m.spec.MayFetch(host)
 }
 
 func (h *host) fetchGet(mem api.Memory, s []uint64) {

@@ -11,6 +11,8 @@ var (
 	NetmonitorModule []byte
 	//go:embed netmonitor/netmonitor.o
 	NetmonitorObject []byte
+	//go:embed active-cdn/active-cdn.wasm
+	ActiveCDNModule []byte
 	//go:embed sip-keepalive/sip-keepalive.wasm
 	SIPKeepAliveModule []byte
 )

@@ -20,7 +20,7 @@ import (
 var update = flag.Bool("update", false, "write the modules instead of comparing them")
 
 // committed are the sources whose modules lie beside them.
-var committed = []string{"../../examples/module/*.c", "../../examples/trust/*.c", "../../functions/netmonitor/*.c", "../../functions/sip-keepalive/*.c", "../../bench/modules/*.c"}
+var committed = []string{"../../examples/module/*.c", "../../examples/trust/*.c", "../../functions/active-cdn/*.c", "../../functions/netmonitor/*.c", "../../functions/sip-keepalive/*.c", "../../bench/modules/*.c"}
 
 // asObjects are those that are committed for ebpf too.
 var asObjects = []string{"../../functions/netmonitor/netmonitor.c"}

@@ -87,12 +87,7 @@ func (p *process) open(ctx context.Context, w control.Want) (*os.File, error) {
 
 func (p *process) mayDial(address string) bool {
 	s := p.spec()
-	return slices.ContainsFunc(s.Wasm.Modules, func(m onpath.WasmModule) bool {
-		return slices.ContainsFunc(m.Fetch, func(h string) bool {
-			named, ok := onpath.FetchHost(h)
-			return ok && named == address
-		})
-	})
+	return slices.ContainsFunc(s.Wasm.Modules, func(m onpath.WasmModule) bool { return m.MayFetch(address) })
 }
 
 // fileOf is a connection as a file that can be handed over.
