@@ -150,7 +150,9 @@ type hop struct {
 
 // signal runs onpath signal at the publisher's.
 func (d *signalRun) signal(ctx context.Context, verb string, args ...string) (a answered, err error) {
-	all := append([]string{d.Testbed.Bin(), "signal", verb, "--toward", userAgent, "--key", d.file("publisher.key"), "-o", "json"}, args...)
+	all := append([]string{
+		d.Testbed.Bin(), "signal", verb, "--toward", userAgent, "--key", d.file("publisher.key"), "--nodes", d.file("nodes"), "-o", "json",
+	}, args...)
 	out, err := d.Testbed.Exec(ctx, publisherHost, all...)
 	if jerr := json.Unmarshal(out, &a); jerr != nil && err == nil {
 		err = jerr
@@ -275,8 +277,8 @@ func (d *signalRun) answer(ctx context.Context) error {
 	before := d.kamailio("invite")
 	d.Say("keepalive.sh beside Kamailio: at a user's first keep-alive, onpath signal setup keepalive.txt")
 	t := d.Testbed
-	err := t.Start("keepalive", publisherHost, "sh", d.file("keepalive.sh"), filepath.Join(d.Dir, "kamailio.log"), d.file("publisher.key"),
-		d.file("keepalive.txt"), t.Bin())
+	err := t.Start("keepalive", publisherHost, "env", "ONPATH_HOME="+filepath.Dir(d.file("nodes")), "sh", d.file("keepalive.sh"),
+		filepath.Join(d.Dir, "kamailio.log"), d.file("publisher.key"), d.file("keepalive.txt"), t.Bin())
 	if err != nil {
 		return err
 	}
