@@ -43,9 +43,9 @@ func (m *metrics) own(hub *session.Hub, use func() onpath.StoreUse, pool Pool) [
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(of(use())) })
 	}
 	return []prometheus.Collector{m.requests, m.watches,
-		size("onpath_store_bytes", "What the server's own store holds, old versions included.",
+		size("onpath_store_bytes", "What the store holds, old versions included; of an etcd cluster: the file of its fullest member.",
 			func(u onpath.StoreUse) int64 { return u.InUse }),
-		size("onpath_store_quota_bytes", "What it may hold; 0: it is an etcd cluster.", func(u onpath.StoreUse) int64 { return u.Quota }),
+		size("onpath_store_quota_bytes", "What it may hold; 0: nobody says, as etcd before 3.6.", func(u onpath.StoreUse) int64 { return u.Quota }),
 		size("onpath_store_waiting_bytes", "Changes that wait for watches which are not read.",
 			func(u onpath.StoreUse) int64 { return u.Waiting }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "onpath_nodes_connected", Help: "Nodes with a session to this server."},

@@ -63,7 +63,8 @@ type Store struct {
 	cancel   context.CancelFunc
 	closing  sync.Once
 	requests requestLease
-	waiting  atomic.Int64 // bytes of changes that wait for watchers
+	waiting  atomic.Int64                    // bytes of changes that wait for watchers
+	members  atomic.Pointer[onpath.StoreUse] // what the fullest member of an external cluster holds
 }
 
 // Open opens the store; with an embedded etcd it returns when that is ready.
@@ -101,7 +102,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 			go s.embedded.keepRoom(s.ctx)
 		}
 	default:
-		s.client, err = connect(ctx, o)
+		if s.client, err = connect(ctx, o); err == nil {
+			go s.watchMembers(s.ctx)
+		}
 	}
 	if err != nil {
 		s.cancel()

@@ -48,6 +48,12 @@ func TestExternalRefusesMany(t *testing.T) {
 	}
 }
 
+// TestExternalTellsItsUse: what a cluster holds, and may hold, is known.
+func TestExternalTellsItsUse(t *testing.T) {
+	s := open(t, etcd.Options{Endpoints: []string{startServer(t, onpath.MaxWrite)}, Logger: slog.New(slog.DiscardHandler)})
+	await(t, "the use of the cluster is known", func() bool { u := s.Use(); return u.InUse > 0 && u.InUse < u.Quota && !u.Refuses })
+}
+
 // startServer runs an etcd that serves clients on a loopback port of its choice
 // and takes maxOps operations in one transaction.
 func startServer(t *testing.T, maxOps uint) string {

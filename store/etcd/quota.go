@@ -138,6 +138,9 @@ func (r *room) compacted(revision int64) {
 func (s *Store) Use() onpath.StoreUse {
 	u := onpath.StoreUse{Waiting: s.waiting.Load()}
 	if s.embedded == nil {
+		if m := s.members.Load(); m != nil {
+			u.InUse, u.File, u.Quota = m.InUse, m.File, m.Quota
+		}
 		return u
 	}
 	u.InUse, u.File, u.Quota = s.embedded.inUse(), s.embedded.etcd.Server.Backend().Size(), s.embedded.room.quota
