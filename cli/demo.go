@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -29,7 +30,10 @@ func newDemo(*global) *cobra.Command {
 		c.AddCommand(one)
 	}
 	c.AddCommand(newDemoOrigin(), newDemoLoad(), newDemoProbe(), newDemoStats(), newDemoNames(), newDemoNumbers(), newDemoEcho(),
-		newDemoDatagrams(), newDemoFiles(), newDemoCollect(), newDemoInspect(), newDemoSend(), newDemoReceive(), newDemoHostile())
+		newDemoDatagrams(), newDemoFiles(), newDemoCollect(), newDemoInspect(), newDemoSend(), newDemoReceive(),
+		newDemoSpec("hostile", "Attack all else from within a container, as a JSON text says", demo.RunHostile),
+		newDemoExchangeServer(), newDemoSpec("exchange", "Have connections exchange data", demo.RunExchange),
+		newDemoSpec("wire", "Count packets at a device", demo.RunWire))
 	return c
 }
 
@@ -256,19 +260,27 @@ func newDemoReceive() *cobra.Command {
 	}
 }
 
-func newDemoHostile() *cobra.Command {
+// newDemoSpec is a hidden command that does what a JSON text says, and writes what came of it.
+func newDemoSpec[S, R any](name, short string, do func(context.Context, S) (R, error)) *cobra.Command {
 	return &cobra.Command{
-		Use: "hostile SPEC", Short: "Attack all else from within a container, as a JSON text says", Hidden: true, Args: cobra.ExactArgs(1),
+		Use: name + " SPEC", Short: short, Hidden: true, Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			var spec demo.HostileSpec
+			var spec S
 			if err := json.Unmarshal([]byte(args[0]), &spec); err != nil {
 				return badUsage("%v", err)
 			}
-			res, err := demo.RunHostile(c.Context(), spec)
+			res, err := do(c.Context(), spec)
 			if err != nil {
 				return err
 			}
 			return json.NewEncoder(c.OutOrStdout()).Encode(res)
 		},
+	}
+}
+
+func newDemoExchangeServer() *cobra.Command {
+	return &cobra.Command{
+		Use: "exchange-server ADDRESS…", Short: "Send back what connections send", Hidden: true, Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error { return demo.RunExchangeServer(c.Context(), args) },
 	}
 }

@@ -48,7 +48,8 @@ type Figures interface {
 // file of its own.
 func All() []Demonstration {
 	return []Demonstration{chainDemonstration(), moduleDemonstration(), signalDemonstration(), reserveDemonstration(),
-		scaleDemonstration(), accelerateDemonstration(), attachDemonstration(), trustDemonstration()}
+		scaleDemonstration(), accelerateDemonstration(), attachDemonstration(), trustDemonstration(),
+		pairDemonstration()}
 }
 
 // Options of a demonstration.
