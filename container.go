@@ -117,8 +117,8 @@ func (c *ContainerSpec) traits() FunctionTraits {
 	return t
 }
 
-func (c *ContainerSpec) brings(at string) Brought {
-	return Brought{
+func (c *ContainerSpec) brings(at string) brought {
+	return brought{
 		Files:  []broughtFiles{{at + ".files", c.Files, false}},
 		Images: []broughtImage{{at + ".image", &c.Image}},
 	}

@@ -256,16 +256,16 @@ type Edge struct {
 	NAT []netip.Prefix `json:"nat,omitempty"`
 }
 
-// VportKind says what stands behind a vport.
-type VportKind string
+// vportKind says what stands behind a vport.
+type vportKind string
 
 // The kinds of vport in a configuration. The edge is described by Edge.
 const (
-	VportInstance VportKind = "instance" // a local instance's interface: device DeviceName(ID)
+	VportInstance vportKind = "instance" // a local instance's interface: device DeviceName(ID)
 	// an ebpf function of this node, run inline: a packet that is led to it goes on at once with
 	// what comes behind its element
-	VportFunction VportKind = "function"
-	VportRemote   VportKind = "remote" // a vport of another node (an instance's, or its edge), reached through the tunnel to Peer
+	VportFunction vportKind = "function"
+	VportRemote   vportKind = "remote" // a vport of another node (an instance's, or its edge), reached through the tunnel to Peer
 )
 
 // VportState says whether a vport takes packets.
@@ -281,7 +281,7 @@ const (
 // Vport is an instance's interface on this node, or one on another node.
 type Vport struct {
 	ID    VportID    `json:"id"`
-	Kind  VportKind  `json:"kind"`
+	Kind  vportKind  `json:"kind"`
 	State VportState `json:"state"`
 	// Hold is, of a local instance that may sleep, OnDemand.Hold: so many bytes a second, and
 	// after a rest at once, are handed to the agent while it does, HeldOverhead more for each

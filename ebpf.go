@@ -43,8 +43,8 @@ func (e *EBPFSpec) traits() FunctionTraits {
 	return t
 }
 
-func (e *EBPFSpec) brings(at string) Brought {
-	return Brought{
+func (e *EBPFSpec) brings(at string) brought {
+	return brought{
 		Files: []broughtFiles{{at + ".files", e.Files, true}},
 		Objects: []BroughtObject{{
 			Field: at + ".object", Name: &e.Object, Code: &e.Code, Most: MaxObjectBytes,

@@ -30,7 +30,7 @@ type kindSpec interface {
 	validate(v *validation, at string, s *FunctionSpec)
 	traits() FunctionTraits
 	// brings names what the client reads, or pushes, before the server can take it.
-	brings(at string) Brought
+	brings(at string) brought
 	// complete adds what a deployment says, which wins. The maps of the receiver are shared.
 	complete(env Env, files map[string]File)
 	// values are what the function itself is told, by the field where it stands.
@@ -79,9 +79,9 @@ type FunctionTraits struct {
 	Budget Duration
 }
 
-// Brought is what a function's specification names and the client has. Fields are paths
+// brought is what a function's specification names and the client has. Fields are paths
 // in the Function.
-type Brought struct {
+type brought struct {
 	Files   []broughtFiles
 	Objects []BroughtObject
 	Images  []broughtImage
@@ -171,10 +171,10 @@ func (s *FunctionSpec) Traits() FunctionTraits {
 func (s *FunctionSpec) Inline() bool { return s.Traits().Inline }
 
 // Brings names what the client reads, or pushes. Who changes what it points at changes s.
-func (s *FunctionSpec) Brings() Brought {
+func (s *FunctionSpec) Brings() brought {
 	k, spec := s.kind()
 	if spec == nil {
-		return Brought{}
+		return brought{}
 	}
 	return spec.brings("spec." + string(k.name))
 }

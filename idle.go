@@ -43,16 +43,16 @@ const (
 	MaxIdle = Duration(7 * 24 * time.Hour)
 )
 
-// IdleTime is one of the times, with its name in YAML and the environment
+// idleTime is one of the times, with its name in YAML and the environment
 // variable by which functions learn of it.
-type IdleTime struct {
+type idleTime struct {
 	Name, Env string
 	Time      Duration
 }
 
 // Each lists the times in the order of the fields.
-func (i Idle) Each() []IdleTime {
-	return []IdleTime{
+func (i Idle) Each() []idleTime {
+	return []idleTime{
 		{"tcp", "ONPATH_IDLE_TCP", i.TCP},
 		{"tcpTransitory", "ONPATH_IDLE_TCP_TRANSITORY", i.TCPTransitory},
 		{"tcpClosed", "ONPATH_IDLE_TCP_CLOSED", i.TCPClosed},

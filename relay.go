@@ -83,7 +83,7 @@ func (r *RelaySpec) traits() FunctionTraits {
 	return FunctionTraits{Runs: "relay", Attach: Routed, Addresses: AddressesPrivate, Outbound: OutboundNone, Relays: true}
 }
 
-func (r *RelaySpec) brings(string) Brought { return Brought{} }
+func (r *RelaySpec) brings(string) brought { return brought{} }
 
 func (r *RelaySpec) complete(Env, map[string]File) {}
 

@@ -95,7 +95,7 @@ func (w *WasmSpec) traits() FunctionTraits {
 	return t
 }
 
-func (w *WasmSpec) brings(at string) (b Brought) {
+func (w *WasmSpec) brings(at string) (b brought) {
 	for i := range w.Modules {
 		m := &w.Modules[i]
 		b.Objects = append(b.Objects, BroughtObject{

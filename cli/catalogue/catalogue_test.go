@@ -92,7 +92,8 @@ func TestExtracted(t *testing.T) {
 	if err := Extract(dir); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"base/image.yaml", "cache/image.yaml", "cache/entrypoint.sh", "ids/notify.py", "netmonitor/netmonitor.wasm"} {
+	for _, name := range []string{"base/image.yaml", "cache/image.yaml", "cache/entrypoint.sh", "ids/notify.py",
+		"netmonitor/netmonitor.wasm"} {
 		if _, err := os.Stat(path.Join(dir, name)); err != nil {
 			t.Error(err)
 		}

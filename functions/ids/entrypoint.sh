@@ -10,6 +10,10 @@ mkdir -p "$logs" /run/suricata /etc/onpath
 if [ ! -e "$rules" ]; then
 	echo 'alert http any any -> any any (msg:"onpath: administrator page requested"; http.uri; content:"/admin"; classtype:web-application-attack; sid:1000001; rev:1;)' > "$rules"
 fi
+more=
+if [ "${RULESET:-own}" = debian ]; then
+	more=', "/etc/suricata/rules/*.rules"'
+fi
 conf=/etc/onpath/suricata.yaml
 if [ ! -e "$conf" ]; then
 	cat > "$conf" <<CONF
@@ -20,7 +24,7 @@ vars:
   port-groups: {HTTP_PORTS: "${HTTP_PORTS:-80}"}
 default-log-dir: $logs
 default-rule-path: /etc/onpath
-rule-files: [$rules]
+rule-files: [$rules$more]
 classification-file: /etc/suricata/classification.config
 reference-config-file: /etc/suricata/reference.config
 stats: {enabled: yes, interval: 10}

@@ -8,6 +8,9 @@ down=${DOWN:-$rate}
 burst=${BURST:-32k}
 queue=${QUEUE:-200} # packets that may wait, per direction
 
+# What a run before this one left in the namespace cannot be changed into the same.
+for d in eth0 eth1; do tc qdisc del dev $d root 2>/dev/null || true; done
+
 class() { # device, minor number, rate
 	tc class replace dev "$1" parent 1: classid "1:$2" htb rate "$3" ceil "$3" burst "$burst" cburst "$burst"
 	tc qdisc replace dev "$1" parent "1:$2" handle "$2:" pfifo limit "$queue"
