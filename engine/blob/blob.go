@@ -45,7 +45,9 @@ type Store struct {
 
 	mu     sync.Mutex
 	free   []int32
-	used   int    // blocks ever written: those behind are free, too
+	used   int    // blocks ever given out: all behind are free, too
+	dead   int    // of them, for which the disk has no room
+	end    int32  // behind the last block that was written
 	lastID uint64 // of a blob
 	byKey  map[string]*Blob
 	order  *list.List // of blobs that are whole, the one not asked for longest in front
@@ -95,7 +97,7 @@ func (s *Store) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.stat
-	st.Blobs, st.Blocks = len(s.byKey), s.used-len(s.free)
+	st.Blobs, st.Blocks = len(s.byKey), s.used-s.dead-len(s.free)
 	return st
 }
 
@@ -321,8 +323,19 @@ func (w *Writer) add(p []byte) (int, error) {
 	return n, w.flush()
 }
 
-// flush writes the block at hand. Where the disk has no room for a further one, the store has
-// no more blocks than it has, and older blobs make room.
+// noRoom notes that the disk did not take a block. One that lies behind the end of the file is
+// not tried again, nor any further one: older blobs make room. Callers hold mu.
+func (s *Store) noRoom(at int32) (again bool) {
+	if at < s.end {
+		s.free = append(s.free, at)
+		return false
+	}
+	s.blocks = s.used
+	s.dead++
+	return true
+}
+
+// flush writes the block at hand.
 func (w *Writer) flush() error {
 	for {
 		again, err := w.flushOnce()
@@ -349,14 +362,13 @@ func (w *Writer) flushOnce() (again bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case err != nil && int(at) == s.used-1 && s.used > 2:
-		s.used--
-		s.blocks = s.used
-		return true, nil
-	case err != nil || b.gone:
+	case err != nil:
+		return s.noRoom(at), err
+	case b.gone:
 		s.free = append(s.free, at)
-		return false, errors.Join(ErrGone, err)
+		return false, ErrGone
 	}
+	s.end = max(s.end, at+1)
 	b.chain, b.tail = append(b.chain, at), nil
 	return false, nil
 }
@@ -375,8 +387,8 @@ func (w *Writer) Whole() error {
 	if rest > 0 {
 		err = w.flush()
 	}
-	if err == nil {
-		err = w.seal()
+	for again := err == nil; again; {
+		again, err = w.seal()
 	}
 	if err != nil {
 		s.mu.Lock()
@@ -386,32 +398,40 @@ func (w *Writer) Whole() error {
 	return err
 }
 
-func (w *Writer) seal() error {
+func (w *Writer) seal() (again bool, err error) {
 	b, s := w.b, w.b.s
 	s.mu.Lock()
 	if b.gone {
 		s.mu.Unlock()
-		return ErrGone
+		return false, ErrGone
 	}
 	at, head := b.chain[0], headOf(b)
 	b.sealing = true
 	s.mu.Unlock()
-	err := s.writeBlock(at, b.id, 0, head)
+	err = s.writeBlock(at, b.id, 0, head)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b.sealing = false
-	if b.gone {
+	switch {
+	case b.gone:
 		_, _ = s.f.WriteAt(make([]byte, headerSize), int64(at)*blockSize)
 		s.free = append(s.free, at)
-		return ErrGone
+		return false, ErrGone
+	case err != nil:
+		if again = s.noRoom(at); again {
+			b.chain[0], err = s.block()
+			again = err == nil
+		}
+		if !again {
+			b.chain = b.chain[1:]
+		}
+		return again, err
 	}
-	if err != nil {
-		return err
-	}
+	s.end = max(s.end, at+1)
 	b.whole = true
 	b.place = s.order.PushBack(b)
 	b.notice()
-	return nil
+	return false, nil
 }
 
 // Drop gives up what is being written.

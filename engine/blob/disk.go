@@ -102,6 +102,7 @@ func (s *Store) scan() error {
 		return err
 	}
 	s.used = int(min((end+blockSize-1)/blockSize, int64(s.blocks)))
+	s.end = int32(s.used)
 	found := map[uint64]map[uint32]int32{}
 	b := make([]byte, headerSize)
 	for at := range int32(s.used) {
