@@ -31,6 +31,7 @@ type site struct {
 	skew   time.Duration              // the clock's lead
 	echoes map[string]onpath.Duration // round trips by node
 	shows  map[string]string          // what is at an address, by node and address, or by address alone
+	called func()                     // told of each call of a node; may be nil
 }
 
 type fakeNode struct {
@@ -117,6 +118,9 @@ func (s *site) Call(_ context.Context, node string, op onpath.NodeOp, request an
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[node]
+	if s.called != nil {
+		s.called()
+	}
 	if n == nil || !n.connected {
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "node %s is not connected", node)
 	}
