@@ -130,13 +130,14 @@ func isNotAccepted(b *testbed, t onpath.Tuple, reverse bool, is ...*instance) {
 	}
 	p.flags, p.ack = syn|ack, 1001
 	b.send(gateway, at, p.bytes())
-	sent := p.bytes()
+	sent, node := p.bytes(), gateway
 	for _, i := range along(is, !reverse) {
-		sent = b.cross(hop{at: i, reverse: !reverse}, sent)
-		at = onpath.DeviceName(i.vport)
+		h := hop{at: i, reverse: !reverse}
+		sent, node = b.cross(h, sent), i.node
+		_, at = h.sides()
 	}
-	b.dropped(gateway, at, onpath.DropReset)
-	b.isReset(at, tupleOf(sent), 1001)
+	b.dropped(node, at, onpath.DropReset)
+	isResetAt(b, node, at, tupleOf(sent), 1001)
 }
 
 // passesBy sends packets in the middle of a connection, both ways, past a young chain.
@@ -152,30 +153,34 @@ func (b *testbed) passesBy(t onpath.Tuple, times int) {
 
 // adoptedWithin: likewise of a tenant's chain that began within an operator's.
 func adoptedWithin(b *testbed) {
-	op, fw := b.instance("op", gateway), b.instance("fw", gateway)
-	guard := &chain{path: 1, tier: onpath.TierOperator, tenant: "operator", match: toServer(), elements: []*element{{instances: []*instance{op}}}}
-	web := &chain{path: 2, match: toServer(), elements: []*element{{instances: []*instance{fw}}}, began: b.h.Now().Add(-time.Second), adopt: time.Hour}
-	b.apply(&layout{chains: []*chain{guard, web}, instances: []*instance{op, fw}})
-	for i, times := range []int{1, 3, 1, 3} {
-		t, reverse := tcp4(uint16(1+i)), i > 1
-		for range times {
-			b.says(t, false, ack, op)
-			b.says(t, true, ack, op)
+	fw := b.instance("fw", gateway)
+	ops := []*instance{b.instance("op", gateway), b.bridged("bridge", gateway)}
+	for n, op := range ops {
+		path := onpath.PathID(1 + 2*n)
+		guard := &chain{path: path, tier: onpath.TierOperator, tenant: "operator", match: toServer(), elements: []*element{{instances: []*instance{op}}}}
+		web := &chain{path: path + 1, match: toServer(), elements: []*element{{instances: []*instance{fw}}}, began: b.h.Now().Add(-time.Second), adopt: time.Hour}
+		b.apply(&layout{chains: []*chain{guard, web}, instances: append(ops, fw)})
+		for i, times := range []int{1, 3, 1, 3} {
+			t, reverse := tcp4(uint16(1+10*n+i)), i > 1
+			for range times {
+				b.says(t, false, ack, op)
+				b.says(t, true, ack, op)
+			}
+			for _, flags := range []uint8{syn, syn | ack, ack, syn} { // all from one end: the other one accepts nothing
+				b.says(t, reverse, flags, op)
+			}
+			if times > 1 {
+				b.livesOn(t, op)
+			}
+			isNotAccepted(b, t, reverse, op)
+			if reverse {
+				b.says(t, true, syn, op, fw) // who speaks first meets the operator's first
+				continue
+			}
+			b.forward(t, op, fw)
+			b.backward(t, fw, op)
+			b.forward(t, op, fw)
 		}
-		for _, flags := range []uint8{syn, syn | ack, ack, syn} { // all from one end: the other one accepts nothing
-			b.says(t, reverse, flags, op)
-		}
-		if times > 1 {
-			b.livesOn(t, op)
-		}
-		isNotAccepted(b, t, reverse, op)
-		if reverse {
-			b.says(t, true, syn, op, fw) // who speaks first meets the operator's first
-			continue
-		}
-		b.forward(t, op, fw)
-		b.backward(t, fw, op)
-		b.forward(t, op, fw)
 	}
 }
 
