@@ -226,6 +226,9 @@ func (s *simulation) stream(from netip.Addr, d gist.Datagram) {
 		ends, at, p.From = [2]netip.Addr{d.To.Addr(), from}, 1, netip.AddrPortFrom(from, gist.Port)
 	}
 	c := s.connections[ends]
+	if c != nil && s.now.Sub(c.last[0]) > gist.Hold && s.now.Sub(c.last[1]) > gist.Hold { // it was silent for too long
+		c = nil
+	}
 	to := s.nodes[d.To.Addr()]
 	if c == nil && d.Dial {
 		if to == nil || to.shut {
