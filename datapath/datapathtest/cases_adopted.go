@@ -157,8 +157,10 @@ func adoptedWithin(b *testbed) {
 	ops := []*instance{b.instance("op", gateway), b.bridged("bridge", gateway)}
 	for n, op := range ops {
 		path := onpath.PathID(1 + 2*n)
-		guard := &chain{path: path, tier: onpath.TierOperator, tenant: "operator", match: toServer(), elements: []*element{{instances: []*instance{op}}}}
-		web := &chain{path: path + 1, match: toServer(), elements: []*element{{instances: []*instance{fw}}}, began: b.h.Now().Add(-time.Second), adopt: time.Hour}
+		guard := &chain{path: path, tier: onpath.TierOperator, tenant: "operator", match: toServer()}
+		guard.elements = []*element{{instances: []*instance{op}}}
+		web := &chain{path: path + 1, match: toServer(), elements: []*element{{instances: []*instance{fw}}}}
+		web.began, web.adopt = b.h.Now().Add(-time.Second), time.Hour
 		b.apply(&layout{chains: []*chain{guard, web}, instances: append(ops, fw)})
 		for i, times := range []int{1, 3, 1, 3} {
 			t, reverse := tcp4(uint16(1+10*n+i)), i > 1

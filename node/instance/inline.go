@@ -151,7 +151,8 @@ func (in *instance) took(plan onpath.InstancePlan, told string, refused error) {
 	in.st.tellOf(told, refused)
 	in.configured = told
 	if refused != nil {
-		in.s.part.TellInstance(plan, true, "ConfigRefused", "it refuses its configuration or part of it, and keeps what it had: %v", refused)
+		in.s.part.TellInstance(plan, true, "ConfigRefused",
+			"it refuses its configuration or part of it, and keeps what it had: %v", refused)
 		in.configured = refusedConfig
 	}
 }
