@@ -58,6 +58,8 @@ type embedded struct {
 	first   atomic.Bool   // this process made the store
 	failed  chan struct{} // closed with the first fatal
 
+	rewriting rewriting
+
 	mu    sync.Mutex
 	cause string // why it stopped by itself
 }

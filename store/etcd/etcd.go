@@ -260,11 +260,16 @@ func (s *Store) Close() (err error) {
 	return err
 }
 
-// limit gives a request an end, also when the store is closed meanwhile.
+// limit gives a request an end, also when the store is closed meanwhile. The request begins when
+// the store's file is not being rewritten.
 func (s *Store) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	end := func() {}
+	if e := s.embedded; e != nil && e.rewriting.begin(ctx) {
+		end = sync.OnceFunc(e.rewriting.end)
+	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	stop := context.AfterFunc(s.ctx, cancel)
-	return ctx, func() { stop(); cancel() }
+	return ctx, func() { stop(); cancel(); end() }
 }
 
 // failed turns an etcd error into one with words; nil stays nil.

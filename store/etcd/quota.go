@@ -26,7 +26,7 @@ const (
 	// these bytes is compacted.
 	historyPart = 16
 	// A file is rewritten where more than wastePart of the quota lies in it unused and at
-	// most copyPart of the quota has to be copied: readers wait for that long.
+	// most copyPart of the quota has to be copied: requests wait for that long.
 	wastePart, copyPart = 4, 8
 	// betweenCompactions is the least wait between two, each of which reads all keys.
 	betweenCompactions = time.Second
@@ -163,7 +163,7 @@ func (s *Store) checkQuota(ctx context.Context, p purpose) error {
 	mark := e.room.quota / 100 * part
 	full := func() bool { return e.inUse() >= mark }
 	if full() {
-		waiting, cancel := s.limit(ctx)
+		waiting, cancel := context.WithTimeout(ctx, requestTimeout) // not a request, which rewriting waits for
 		e.makeRoom(waiting)
 		cancel()
 	}
@@ -296,7 +296,7 @@ func (e *embedded) defragment() (done bool, err error) {
 	}
 	e.filesMu.Lock() // the file is replaced by another of its name
 	defer e.filesMu.Unlock()
-	if err := e.etcd.Server.Defragment(); err != nil {
+	if err := e.rewriting.do(e.etcd.Server.Defragment, requestTimeout); err != nil {
 		return false, err
 	}
 	e.files, err = openedIn(e.dir)
