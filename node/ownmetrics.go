@@ -39,35 +39,40 @@ func (c ownCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descOwnRead, prometheus.GaugeValue, good, own.Name)
 		sent := map[model.Fingerprint]bool{}
 		for _, s := range own.Samples {
-			if f := s.Metric.Fingerprint(); !sent[f] { // twice would spoil the whole scrape
+			m := named(s.Metric, own.Name)
+			if f := m.Fingerprint(); !sent[f] { // twice would spoil the whole scrape
 				sent[f] = true
-				sendSample(ch, own.Name, s)
+				sendSample(ch, m, s.Value)
 			}
 		}
 	}
 }
 
-// sendSample sends a value with the name of its instance. A label of that name is renamed, as
-// Prometheus does. The type is not told: instances need not agree on it.
-func sendSample(ch chan<- prometheus.Metric, name string, s *model.Sample) {
-	metric := string(s.Metric[model.MetricNameLabel])
+// named are the labels of a value with the name of its instance. A label of that name is
+// renamed, as Prometheus does.
+func named(m model.Metric, instance string) model.Metric {
+	m = m.Clone()
+	if own, ok := m["instance"]; ok {
+		m["exported_instance"] = own
+	}
+	m["instance"] = model.LabelValue(instance)
+	return m
+}
+
+// sendSample sends a value. The type is not told: instances need not agree on it.
+func sendSample(ch chan<- prometheus.Metric, labels model.Metric, value model.SampleValue) {
+	metric := string(labels[model.MetricNameLabel])
 	if slices.ContainsFunc(reservedNames, func(r string) bool { return strings.HasPrefix(metric, r) }) {
 		return
 	}
-	names, values := []string{"instance"}, []string{name}
-	for l, v := range s.Metric {
-		switch l {
-		case model.MetricNameLabel:
-			continue
-		case "instance":
-			l = "exported_instance"
-		case "exported_instance":
-			continue
+	var names, values []string
+	for l, v := range labels {
+		if l != model.MetricNameLabel {
+			names, values = append(names, string(l)), append(values, string(v))
 		}
-		names, values = append(names, string(l)), append(values, string(v))
 	}
 	d := prometheus.NewDesc(metric, "Told by instances themselves.", names, nil)
-	if m, err := prometheus.NewConstMetric(d, prometheus.UntypedValue, float64(s.Value), values...); err == nil {
+	if m, err := prometheus.NewConstMetric(d, prometheus.UntypedValue, float64(value), values...); err == nil {
 		ch <- m
 	}
 }

@@ -21,6 +21,8 @@ func TestOwnMetrics(t *testing.T) {
 		"good": "# TYPE queries_total counter\nqueries_total{type=\"A\"} 7\nqueries_total{type=\"AAAA\",instance=\"x\"} 2\n",
 		"same": "# TYPE queries_total gauge\n# HELP queries_total other words\nqueries_total 1\n",
 		"sly":  "onpath_node_instances{state=\"ready\"} 99\ngo_goroutines 1\nmine 3\n",
+		"twin": "twins{exported_instance=\"a\"} 1\ntwins{exported_instance=\"b\"} 2\n" +
+			"more{instance=\"x\",exported_instance=\"a\"} 3\nmore{instance=\"x\",exported_instance=\"b\"} 4\n",
 		"text": "this is no metric\n",
 		"long": strings.Repeat("a 1\n", 100_000),
 	}
@@ -36,7 +38,7 @@ func TestOwnMetrics(t *testing.T) {
 	r := b.run()
 	var plans []onpath.InstancePlan
 	vport := onpath.VportID(16)
-	for _, name := range []string{"good", "same", "sly", "text", "long", "none"} {
+	for _, name := range []string{"good", "same", "sly", "twin", "text", "long", "none"} {
 		in := routed(name, vport)
 		in.Spec.Metrics.Exec = []string{"tell", name}
 		plans, vport = append(plans, in), vport+1
@@ -68,7 +70,9 @@ func TestOwnMetrics(t *testing.T) {
 		"queries_total[exported_instance=x instance=acme/good type=AAAA]": 2,
 		"queries_total[instance=acme/same]":                               1,
 		"mine[instance=acme/sly]":                                         3,
-		"onpath_node_instances[state=ready]":                                 6,
+		"twins[exported_instance=b instance=acme/twin]":                   2,
+		"more[exported_instance=x instance=acme/twin]":                    3,
+		"onpath_node_instances[state=ready]":                              7,
 		"onpath_instance_metrics_read[instance=acme/good]":                1,
 		"onpath_instance_metrics_read[instance=acme/text]":                0,
 		"onpath_instance_metrics_read[instance=acme/long]":                0,
