@@ -87,8 +87,8 @@ func (n *Nodes) Known(node string) [][]byte { return n.keys[node] }
 // Learn takes up a node's key.
 func (n *Nodes) Learn(node string, key []byte) {
 	known := slices.ContainsFunc(n.keys[node], func(k []byte) bool { return bytes.Equal(k, key) })
-	if known || node == "" || strings.ContainsAny(node, " \t\n#") {
-		return
+	if words := strings.Fields(node); known || len(words) != 1 || words[0] != node || node[0] == '#' {
+		return // the file could not have it
 	}
 	n.keys[node] = append(n.keys[node], bytes.Clone(key))
 	n.fresh = append(n.fresh, node+" "+base64.StdEncoding.EncodeToString(key))
