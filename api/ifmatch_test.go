@@ -41,7 +41,8 @@ func TestIfMatch(t *testing.T) {
 	second := ask(http.StatusOK, "", "PUT", first, body("10.0.0.2"))
 	ask(http.StatusPreconditionFailed, "it changed since it was read", "PUT", first, body("10.0.0.3"))
 	ask(http.StatusPreconditionFailed, "it changed since it was read", "DELETE", first, "")
-	ask(http.StatusConflict, "it changed since it was read", "PUT", "", strings.Replace(body("10.0.0.3"), `"name":"site",`, `"name":"site","version":`+strings.Trim(first, `"`)+`,`, 1))
+	named := strings.Replace(body("10.0.0.3"), `"name":"site",`, `"name":"site","version":`+strings.Trim(first, `"`)+`,`, 1)
+	ask(http.StatusConflict, "it changed since it was read", "PUT", "", named)
 	for _, bad := range []string{"six", `"0"`, `"-1"`, `W/"6"`, `"1", "2"`} {
 		ask(http.StatusBadRequest, "If-Match is", "PUT", bad, body("10.0.0.3"))
 	}
