@@ -206,6 +206,43 @@ func TestFetchQuota(t *testing.T) {
 	}
 }
 
+// TestEndless: a module that reads bodies without end, as fast as it can, holds up no other event
+// of its engine; when it goes, so do its fetches.
+func TestEndless(t *testing.T) {
+	var open atomic.Int64
+	s := withBlocks(t, 0, func(w http.ResponseWriter, r *http.Request) {
+		open.Add(1)
+		defer open.Add(-1)
+		for b := make([]byte, 32<<10); r.Context().Err() == nil; {
+			if _, err := w.Write(b); err != nil {
+				return
+			}
+		}
+	})
+	if said, _ := s.get("/drain"); said != "16" {
+		t.Fatal(said)
+	}
+	s.eventually("bodies that come", func() bool { return s.counts()["pieces"] > 200 })
+	for range 50 {
+		if said, _ := s.get("/elsewhere"); said != "2" {
+			t.Errorf("another request is answered %s", said)
+		}
+	}
+	before := s.counts()["pieces"]
+	s.eventually("more of the bodies", func() bool { return s.counts()["pieces"] > before+200 })
+	if n := open.Load(); n != 16 {
+		t.Errorf("%d bodies come, want 16", n)
+	}
+	if err := s.e.Set(t.Context(), control.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); open.Load() > 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d bodies still come", open.Load())
+		}
+	}
+}
+
 // TestUpload: a body that is longer than the buffer, and than all that is read ahead, reaches
 // the module as a stream.
 func TestUpload(t *testing.T) {

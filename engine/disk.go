@@ -19,7 +19,7 @@ const (
 	maxAbout   = 1 << 10
 	maxAdd     = 64 << 10
 	maxWriting = 16       // blobs that a module adds to at a time
-	writeRate  = 32 << 20 // bytes a second of a module, to the disk
+	writeRate  = 32 << 20 // bytes a second that a module adds
 )
 
 // pace is a quota that several goroutines take of.
@@ -147,7 +147,7 @@ func (h *host) blobAdd(mem api.Memory, s []uint64) {
 		s[0] = result(tooLarge)
 	case w == nil:
 		s[0] = result(absent)
-	case !h.writes.take(len(data)):
+	case !h.writes.take(float64(len(data)), now()):
 		s[0] = result(refused)
 	default:
 		s[0] = 0

@@ -24,6 +24,7 @@ import (
 const (
 	maxFetches  = 64 // at a time
 	fetchRate   = 100
+	comesRate   = 32 << 20 // bytes a second, of all bodies together
 	maxURL      = 2 << 10
 	maxHeader   = 8 << 10
 	headTime    = 15 * time.Second // until the header is there
@@ -158,7 +159,7 @@ func (f *fetch) get(u *url.URL, header http.Header) error {
 	if err := f.h.tell(f.ctx, f.id, event{kind: isHead, status: uint32(resp.StatusCode), data: headerText(resp.Header)}); err != nil {
 		return err
 	}
-	body := &prompt{r: resp.Body, stop: f.stop}
+	body := &prompt{r: resp.Body, f: f}
 	b := make([]byte, f.h.pieces())
 	for {
 		timer := newTimer(pieceTime)
@@ -194,27 +195,28 @@ func (f *fetch) get(u *url.URL, header http.Header) error {
 	}
 }
 
-// prompt is a body of which a piece comes in time, or no more.
+// prompt is a body of which a piece comes in time, or no more, and as fast as all bodies of a
+// module may come together.
 type prompt struct {
-	r    io.Reader
-	stop context.CancelFunc
+	r io.Reader
+	f *fetch
 }
 
 func (p *prompt) Read(b []byte) (int, error) {
-	t := afterFunc(pieceTime, p.stop)
+	t := afterFunc(pieceTime, p.f.stop)
 	defer t.Stop()
-	return p.r.Read(b)
+	n, err := p.r.Read(b)
+	if n > 0 {
+		if werr := p.f.h.comes.wait(p.f.ctx, n); werr != nil {
+			return 0, werr
+		}
+	}
+	return n, err
 }
 
 // store writes the rest of a body into a blob: the module sees nothing of it until the end.
 func (f *fetch) store(body io.Reader, w *blob.Writer) error {
-	paced := writerFunc(func(p []byte) (int, error) {
-		if err := f.h.writes.wait(f.ctx, len(p)); err != nil {
-			return 0, err
-		}
-		return w.Write(p)
-	})
-	if _, err := io.CopyBuffer(paced, body, make([]byte, maxPiece)); err != nil {
+	if _, err := io.CopyBuffer(writerFunc(w.Write), body, make([]byte, maxPiece)); err != nil {
 		w.Drop()
 		return err
 	}
@@ -224,6 +226,7 @@ func (f *fetch) store(body io.Reader, w *blob.Writer) error {
 	return f.h.tell(f.ctx, f.id, event{kind: isEnd, last: true})
 }
 
+// writerFunc hides what else a writer can do, so that a copy uses the buffer that it is given.
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

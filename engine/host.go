@@ -66,7 +66,8 @@ type host struct {
 	streams streams
 	fetches quota
 	tells   quota
-	writes  *pace                   // what it writes to the disk
+	comes   *pace                   // of what it fetches
+	writes  quota                   // of what it adds to blobs
 	writing map[string]*blob.Writer // blobs that it adds to
 }
 

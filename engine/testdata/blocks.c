@@ -5,7 +5,7 @@
 
 ONPATH_COUNTERS({ __u64 got; __u64 refused; __u64 failed; __u64 sent; __u64 ends; __u64 pieces; });
 
-static int relay_from, relay_to, piped, sink;
+static int relay_from, relay_to, piped, sink, drains;
 static __u8 held[16384];
 static __u32 holds;
 static __u64 length;
@@ -69,6 +69,9 @@ ONPATH_REQUEST(r)
 		relay_from = onpath_fetch((char *)url, url_of(url), "X-Told: yes\nHost: other\n", 24);
 	} else if (is(path, n, "/many")) {
 		say(many(200));
+	} else if (is(path, n, "/drain")) { /* and reads all of them, for ever */
+		drains = 1;
+		say(many(16));
 	} else if (is(path, n, "/elsewhere")) {
 		say((__u64)-onpath_fetch("http://169.254.169.254/latest", 29, "", 0));
 	} else if (is(path, n, "/upload")) { /* how long the body is */
@@ -135,6 +138,8 @@ ONPATH_EVENT(e)
 		onpath_count(sent, 1);
 	if (e->what == ONPATH_PIECE)
 		onpath_count(pieces, 1);
+	if (drains)
+		onpath_fetch_read(e->stream);
 	if (e->stream == relay_from && relay_from > 0) {
 		if (e->what == ONPATH_HEAD) {
 			onpath_begin(relay_to, e->status, (char *)e->data, e->length);

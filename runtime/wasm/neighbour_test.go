@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -23,6 +25,7 @@ import (
 
 // greedy are modules that take what they can: the first three break a bound of one event at
 // each packet, the others stay within all bounds and work as long and as often as they may.
+// The three before the last do so with what an engine is given.
 var greedy = []struct{ name, source string }{
 	{"an endless loop", "ONPATH_FUNCTION(p) { volatile unsigned n = p->ttl; for (;;) n++; }"},
 	{"memory growth", "ONPATH_FUNCTION(p) { for (;;) __builtin_wasm_memory_grow(0, 1); }"},
@@ -30,6 +33,17 @@ var greedy = []struct{ name, source string }{
 	{"loops at each tick", "ONPATH_START { onpath_every(10); } ONPATH_TIMER { volatile unsigned n = 0; while (n < 1500000) n++; }"},
 	{"its memory written at each tick", "ONPATH_START { __builtin_wasm_memory_grow(0, 240); onpath_every(10); }" +
 		" ONPATH_TIMER { for (int i = 0; i < 4; i++) __builtin_memset((void *)131072, i, __builtin_wasm_memory_size(0) * 65536 - 131072); }"},
+	{"bodies without end", `static void all(void) { while (onpath_fetch("http://10.255.0.1/", 18, "", 0) > 0); }
+		ONPATH_START { onpath_every(1000); all(); } ONPATH_TIMER { all(); } ONPATH_EVENT(e) { onpath_fetch_read(e->stream); }`},
+	{"10,000 fetches a second", `ONPATH_START { onpath_every(10); }
+		ONPATH_TIMER { for (int i = 0; i < 100; i++) onpath_fetch_cancel(onpath_fetch("http://10.255.0.1/0", 19, "", 0)); }`},
+	{"the disk written at each tick", `static char b[65536];
+		ONPATH_START { onpath_every(10); }
+		ONPATH_TIMER {
+			for (int i = 0; i < 16; i++)
+				if (onpath_blob_create(&i, 4, "", 0) || onpath_blob_add(&i, 4, b, sizeof b) || onpath_blob_whole(&i, 4))
+					break;
+		}`},
 	{"host calls at each tick", "ONPATH_START { onpath_every(10); } ONPATH_TIMER { for (int i = 0; i < 19999; i++) bpf_get_prandom_u32(); }"},
 }
 
@@ -43,6 +57,10 @@ func TestNeighbour(t *testing.T) {
 	}
 	opt := options(t)
 	opt.Program = testprogram.Path(t)
+	origin := endless(t)
+	opt.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, origin)
+	}
 	d, err := New(opt)
 	if err != nil {
 		t.Fatal(err)
@@ -97,12 +115,27 @@ func TestNeighbour(t *testing.T) {
 	}
 }
 
+// endless is a web server whose bodies do not end; its address.
+func endless(t *testing.T) string {
+	t.Helper()
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for b := make([]byte, 64<<10); r.Context().Err() == nil && r.URL.Path == "/"; {
+			if _, err := w.Write(b); err != nil {
+				return
+			}
+		}
+	}))
+	t.Cleanup(web.Close)
+	return strings.TrimPrefix(web.URL, "http://")
+}
+
 // startOne starts an engine, with the limits that all have here, in namespaces of its own.
 func startOne(t *testing.T, d *Driver, id string, code []byte) (node string) {
 	t.Helper()
 	node, instance := namespaces(t)
 	spec := onpath.FunctionSpec{
-		Wasm:      &onpath.WasmSpec{Modules: []onpath.WasmModule{{Name: "m", Code: code, None: onpath.NoneBypass}}},
+		Wasm: &onpath.WasmSpec{Modules: []onpath.WasmModule{{Name: "m", Code: code, None: onpath.NoneBypass,
+			Fetch: []string{"10.255.0.1"}}}},
 		Resources: onpath.Resources{CPU: 400, Memory: 64 << 20}, Packets: onpath.PacketsKeep,
 	}
 	run := onpath.RunSpec{ID: id, Labels: map[string]string{"tenant": id}, Spec: spec, NetNS: instance}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,13 +77,19 @@ func TestRefused(t *testing.T) {
 		"no hash":                     {"NoModule", func(_ *Ground, m *Message) { m.Hash = nil }},
 		"no URL":                      {"NoModule", func(_ *Ground, m *Message) { m.URL = "file:///etc/passwd" }},
 		"a property without a value":  {"BadProperty", func(_ *Ground, m *Message) { m.Properties = []string{"a"} }},
-		"another's address":           {"FilterOutside", func(_ *Ground, m *Message) { m.FilterTo[0] = netip.MustParsePrefix("10.10.0.2/32") }},
-		"a wider network":             {"FilterOutside", func(_ *Ground, m *Message) { m.FilterTo[0] = netip.MustParsePrefix("10.9.0.0/16") }},
-		"all that it may select":      {"", func(_ *Ground, m *Message) { m.FilterTo = nil }},
-		"another port":                {"FilterOutside", func(_ *Ground, m *Message) { m.FilterPort = 80 }},
-		"no port where some may":      {"FilterOutside", func(_ *Ground, m *Message) { m.FilterPort = 0 }},
-		"a port of no protocol":       {"FilterOutside", func(_ *Ground, m *Message) { m.FilterProtocol = "" }},
-		"what a chain selects":        {"SelectedByChain", func(_ *Ground, m *Message) { m.FilterProtocol = "tcp" }},
+		"hosts to fetch from": {"", func(_ *Ground, m *Message) {
+			m.Fetch = []string{"a.example", "10.0.0.1:8080", "[2001:db8::1]:80", "2001:db8::2"}
+		}},
+		"no host to fetch from":   {"BadHost", func(_ *Ground, m *Message) { m.Fetch = []string{"http://a.example/"} }},
+		"the value of a property": {"BadHost", func(_ *Ground, m *Message) { m.Fetch = []string{"$origin"} }},
+		"too many hosts":          {"BadHost", func(_ *Ground, m *Message) { m.Fetch = slices.Repeat([]string{"a.example"}, 9) }},
+		"another's address":       {"FilterOutside", func(_ *Ground, m *Message) { m.FilterTo[0] = netip.MustParsePrefix("10.10.0.2/32") }},
+		"a wider network":         {"FilterOutside", func(_ *Ground, m *Message) { m.FilterTo[0] = netip.MustParsePrefix("10.9.0.0/16") }},
+		"all that it may select":  {"", func(_ *Ground, m *Message) { m.FilterTo = nil }},
+		"another port":            {"FilterOutside", func(_ *Ground, m *Message) { m.FilterPort = 80 }},
+		"no port where some may":  {"FilterOutside", func(_ *Ground, m *Message) { m.FilterPort = 0 }},
+		"a port of no protocol":   {"FilterOutside", func(_ *Ground, m *Message) { m.FilterProtocol = "" }},
+		"what a chain selects":    {"SelectedByChain", func(_ *Ground, m *Message) { m.FilterProtocol = "tcp" }},
 		"what a chain takes from others": {"", func(g *Ground, m *Message) {
 			g.Datapath.Tables[0].Rules[0].Match = onpath.Match{Dst: []netip.Prefix{netip.MustParsePrefix("10.9.0.3/32")}}
 			g.Flow = gist.Toward(simPublisher, simUser)

@@ -34,6 +34,7 @@ func samples() []*Message {
 		Type: Setup, Module: "netmonitor", Dependencies: []string{"kv/1", "log, 1"}, FilterPort: 5060, FilterProtocol: "udp",
 		FilterTo: []netip.Prefix{netip.MustParsePrefix("10.9.0.2/32"), netip.MustParsePrefix("2001:db8::/32")}, Properties: []string{"a=b", "c=d%;,e"},
 		TTL: time.Minute, User: "jané doe", URL: "http://10.0.0.1/m.wasm", Hash: HashOf([]byte("m")), Password: " x ",
+		Fetch: []string{"10.0.0.1", "[2001:db8::1]:8080", "a,b"},
 	}
 	setup.Flow = Flow{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8:9::2")}
 	setup.Sign(key, now, Nonce{1})
