@@ -63,8 +63,20 @@ const LeaseSlots = 8
 // MaxLeaseTTL is the longest time of a lease; a further request prolongs it.
 const MaxLeaseTTL = 24 * time.Hour
 
-// LeaseResources is what one leased module counts for.
-var LeaseResources = Resources{CPU: 200, Memory: 32 << 20}
+// LeaseResources is what one leased module counts for, leaseServes what one counts for that
+// serves: each connection and each fetch has buffers.
+var (
+	LeaseResources = Resources{CPU: 200, Memory: 32 << 20}
+	leaseServes    = Resources{CPU: 400, Memory: 160 << 20}
+)
+
+// Resources are what the lease counts for.
+func (l *LeaseSpec) Resources() Resources {
+	if len(l.Serves) > 0 {
+		return leaseServes
+	}
+	return LeaseResources
+}
 
 // LeaseDisk is what the blobs of a publisher's modules may have on a node.
 const LeaseDisk = Size(256 << 20)

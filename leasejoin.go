@@ -225,7 +225,7 @@ func engineOf(own []LocalLease) FunctionSpec {
 			Name: l.Name, Module: l.URL, Code: l.Code, Select: []Selector{s}, Ports: l.Serves, Config: configOf(l.Properties),
 			Fetch: l.Fetch, None: NoneBypass,
 		})
-		f.Spec.Resources = f.Spec.Resources.Add(LeaseResources)
+		f.Spec.Resources = f.Spec.Resources.Add(l.Resources())
 	}
 	f.Metadata.Name, f.Metadata.Tenant = LeaseInstance, own[0].Publisher
 	_ = f.Validate() // for defaults; what was admitted is valid

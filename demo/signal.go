@@ -275,10 +275,10 @@ func (d *signalRun) kamailio(what string) int {
 
 func (d *signalRun) answer(ctx context.Context) error {
 	before := d.kamailio("invite")
-	d.Say("keepalive.sh beside Kamailio: at a user's first keep-alive, onpath signal setup keepalive.txt")
+	d.Say("onpath publisher sip beside Kamailio: at a user's first keep-alive, SETUP by keepalive.txt")
 	t := d.Testbed
-	err := t.Start("keepalive", publisherHost, "env", "ONPATH_HOME="+filepath.Dir(d.file("nodes")), "sh", d.file("keepalive.sh"),
-		filepath.Join(d.Dir, "kamailio.log"), d.file("publisher.key"), d.file("keepalive.txt"), t.Bin())
+	err := t.Start("keepalive", publisherHost, t.Bin(), "publisher", "sip", "--log", filepath.Join(d.Dir, "kamailio.log"),
+		"--nodes", d.file("nodes"), "--key", d.file("publisher.key"), d.file("keepalive.txt"))
 	if err != nil {
 		return err
 	}

@@ -279,7 +279,7 @@ func (g *Ground) checkRoom(l *onpath.LocalLease, _ *Message, _ onpath.Publisher)
 	}
 	all, strangers := g.fit(append(others, *l))
 	switch {
-	case len(others) < len(g.Leases): // it has its share already
+	case len(others) < len(g.Leases) && len(l.Serves) == 0: // it has its share already
 	case !all:
 		return &Refusal{"NoShare", "leases have all of the node's share that the operator gives them"}
 	case !l.Known && !strangers:
@@ -324,9 +324,9 @@ func (g *Ground) slot(s onpath.LeaseSlot) onpath.LeaseSlot {
 func (g *Ground) fit(leases []onpath.LocalLease) (all, strangers bool) {
 	var used, others onpath.Resources
 	for i := range leases {
-		used = used.Add(onpath.LeaseResources)
+		used = used.Add(leases[i].Resources())
 		if !leases[i].Known {
-			others = others.Add(onpath.LeaseResources)
+			others = others.Add(leases[i].Resources())
 		}
 	}
 	share := float64(g.Plan.Spec.Share)
