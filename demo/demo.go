@@ -49,7 +49,7 @@ type Figures interface {
 func All() []Demonstration {
 	return []Demonstration{chainDemonstration(), moduleDemonstration(), signalDemonstration(), reserveDemonstration(),
 		scaleDemonstration(), accelerateDemonstration(), attachDemonstration(), trustDemonstration(),
-		pairDemonstration()}
+		pairDemonstration(), cdnDemonstration()}
 }
 
 // Options of a demonstration.

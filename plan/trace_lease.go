@@ -62,7 +62,8 @@ func leaseHop(list []*onpath.Lease) onpath.TraceHop {
 	slices.Sort(modules)
 	return onpath.TraceHop{
 		Kind: onpath.HopElement, Mode: onpath.ModeInline, Node: l.Spec.Node, Vport: l.Spec.Vport,
-		Name: l.Spec.Publisher + "/" + onpath.LeaseInstance, State: string(l.Status.State), Message: "by lease: " + strings.Join(modules, ", "),
+		Name: l.Spec.Publisher + "/" + onpath.LeaseInstance, State: string(l.Status.State),
+		Message: "by lease: " + strings.Join(modules, ", "),
 	}
 }
 

@@ -52,7 +52,8 @@ func (c *CDN) Run(ctx context.Context) error {
 			}
 		}()
 	}
-	c.say("clients come to %s, modules to %s, by plain HTTP alone; a crowd is %d requests in %s", c.Listen, c.Nodes, c.c.Threshold, c.c.Window)
+	c.say("clients come to %s, modules to %s, by plain HTTP alone; a crowd is %d requests in %s", c.Listen, c.Nodes,
+		c.c.Threshold, c.c.Window)
 	c.Daemon.Run(ctx)
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err

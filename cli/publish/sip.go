@@ -85,7 +85,7 @@ func (s *SIP) line(text string) {
 	}
 }
 
-// replaced reports whether the name is another file's, or the file begins anew.
+// replaced reports whether the name is another file's, or the file was cut.
 func replaced(f *os.File, name string) bool {
 	here, err := f.Stat()
 	there, other := os.Stat(name)

@@ -122,7 +122,8 @@ func (f *fetcher) prove(ctx context.Context, a netip.Addr, password string) *nsl
 	if shown {
 		return nil
 	}
-	return &nslp.Refusal{Reason: "WrongPassword", Words: fmt.Sprintf("what %s has at %s is not the request's password", a, onpath.ClaimPath)}
+	words := fmt.Sprintf("what %s has at %s is not the request's password", a, onpath.ClaimPath)
+	return &nslp.Refusal{Reason: "WrongPassword", Words: words}
 }
 
 // passwordBytes is how much of what an address shows is read.

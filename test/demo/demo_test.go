@@ -87,6 +87,19 @@ func TestDemoTrust(t *testing.T) {
 	same(t, before, left(t))
 }
 
+// TestDemoCDN: a crowd is served at the edge, all its bytes are right, and nothing is left.
+func TestDemoCDN(t *testing.T) {
+	bin, _ := need(t)
+	before, began := left(t), time.Now()
+	if out, err := command(bin, "demo", "cdn", "--dir", filepath.Join(t.TempDir(), "d")).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if took := time.Since(began); took > 2*time.Minute {
+		t.Errorf("it took %s; must be within two minutes", took)
+	}
+	same(t, before, left(t))
+}
+
 // TestDemoFromHome: a demonstration whose containers run the program itself works from a
 // closed folder, and from one that containers of the machine's own programs do not see.
 func TestDemoFromHome(t *testing.T) {
