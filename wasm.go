@@ -211,7 +211,8 @@ func checkFetchHosts(v *validation, at string, hosts []string) {
 	}
 	for i, h := range hosts {
 		if _, ok := FetchHost(h); !ok && !(len(h) > 1 && h[0] == '$') {
-			v.add(index(at, i), "write example.com, 192.0.2.1:8080, or $origin for what config says of origin", "%s is no host to fetch from", quote(h))
+			v.add(index(at, i), "write example.com, 192.0.2.1:8080, or $origin for what config says of origin",
+				"%s is no host to fetch from", quote(h))
 		}
 	}
 }

@@ -230,7 +230,7 @@ func (e *Engine) obey(m *module, verdict byte, b []byte, r *received) {
 		m.numbers.Passed++
 		if edit := binary.LittleEndian.Uint32(b[atEdit:]); edit != 0 && e.rights != onpath.PacketsKeep {
 			m.numbers.Rewritten++
-			r.edit(b, func() []byte { return e.socket.Room(r.frame) })
+			r.edit(b, func() []byte { return e.socket.Buffer(r.frame) })
 		}
 	case verdictAnswer:
 		m.numbers.Answered++

@@ -392,7 +392,7 @@ func (p *reply) taken(n int) {
 	}
 	p.mu.Unlock()
 	if tell {
-		_ = p.h.tell(p.ctx, p.id, event{kind: isRoom})
+		_ = p.h.tell(p.ctx, p.id, event{kind: isWritable})
 	}
 }
 

@@ -45,7 +45,7 @@ func (e *Engine) send(b []byte) bool {
 	if !ok {
 		return false
 	}
-	room := e.socket.Room(f)
+	room := e.socket.Buffer(f)
 	copy(room[0:6], e.device.NextHop)
 	copy(room[6:12], e.device.MAC)
 	room[12], room[13] = 0x08, 0x00

@@ -12,7 +12,7 @@ const (
 	isPiece
 	isEnd
 	isFailed
-	isRoom
+	isWritable
 	isSent
 )
 

@@ -46,8 +46,8 @@ func (r *ring) filled(n uint32) uint32 {
 	return min(n, r.known-r.own)
 }
 
-// room is how many entries of a ring that the kernel empties can be written, up to n.
-func (r *ring) room(n uint32) uint32 {
+// free is how many entries of a ring that the kernel empties can be written, up to n.
+func (r *ring) free(n uint32) uint32 {
 	if free := r.mask + 1 - (r.own - r.known); free < n {
 		r.known = r.consumer.Load()
 	}
@@ -127,7 +127,7 @@ func Map(f *Files) (_ *Socket, err error) {
 func (s *Socket) refill() {
 	kept := (s.fill.mask + 1) / 8
 	most := kept * 7
-	n := s.fill.room(s.fill.mask + 1)
+	n := s.fill.free(s.fill.mask + 1)
 	waiting := s.fill.mask + 1 - n
 	if waiting >= most || uint32(len(s.free)) <= kept {
 		return
@@ -178,8 +178,8 @@ func (s *Socket) Missed() uint64 {
 // Bytes are a frame's.
 func (s *Socket) Bytes(f Frame) []byte { return s.memory[f.At : f.At+uint64(f.Length)] }
 
-// Room is a frame's bytes and what it may grow by.
-func (s *Socket) Room(f Frame) []byte {
+// Buffer is a frame's bytes and what it may grow by.
+func (s *Socket) Buffer(f Frame) []byte {
 	return s.memory[f.At : f.At-f.At%FrameSize+FrameSize]
 }
 
@@ -201,7 +201,7 @@ func (s *Socket) Release(f Frame) { s.free = append(s.free, f.At-f.At%FrameSize)
 // Send queues a frame; Flush has the kernel take what is queued. It reports false,
 // and releases the frame, when the ring is full.
 func (s *Socket) Send(f Frame) bool {
-	if s.tx.room(1) == 0 {
+	if s.tx.free(1) == 0 {
 		s.SendFailed++
 		s.Release(f)
 		return false

@@ -323,9 +323,9 @@ func (w *Writer) add(p []byte) (int, error) {
 	return n, w.flush()
 }
 
-// noRoom notes that the disk did not take a block. One that lies behind the end of the file is
+// diskFull notes that the disk did not take a block. One that lies behind the end of the file is
 // not tried again, nor any further one: older blobs make room. Callers hold mu.
-func (s *Store) noRoom(at int32) (again bool) {
+func (s *Store) diskFull(at int32) (again bool) {
 	if at < s.end {
 		s.free = append(s.free, at)
 		return false
@@ -363,7 +363,7 @@ func (w *Writer) flushOnce() (again bool, err error) {
 	defer s.mu.Unlock()
 	switch {
 	case err != nil:
-		return s.noRoom(at), err
+		return s.diskFull(at), err
 	case b.gone:
 		s.free = append(s.free, at)
 		return false, ErrGone
@@ -418,7 +418,7 @@ func (w *Writer) seal() (again bool, err error) {
 		s.free = append(s.free, at)
 		return false, ErrGone
 	case err != nil:
-		if again = s.noRoom(at); again {
+		if again = s.diskFull(at); again {
 			b.chain[0], err = s.block()
 			again = err == nil
 		}

@@ -300,7 +300,8 @@ func (m *Message) checkStack() *Error {
 }
 
 func deliver(p Packet, m *Message, k Key, upstream bool) []Output {
-	return []Output{{Deliver: &Delivery{Key: k, Upstream: upstream, From: p.From.Addr(), Hops: m.Hops - 1, Payload: m.Payload, Stream: p.Stream}}}
+	d := &Delivery{Key: k, Upstream: upstream, From: p.From.Addr(), Hops: m.Hops - 1, Payload: m.Payload, Stream: p.Stream}
+	return []Output{{Deliver: d}}
 }
 
 // received delivers what a known neighbour sends.
