@@ -8,8 +8,10 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -87,6 +89,46 @@ func TestServed(t *testing.T) {
 	}
 	w.ask(ctx, v4, &nslp.Message{Type: nslp.Remove, Module: "monitor"}, "gw1 removed, gw2 removed")
 	w.gone(ctx)
+}
+
+// TestServedByPair: the other gateway of a pair leads what comes to it for a server to the engine,
+// and back, also with the operator's server dead.
+func TestServedByPair(t *testing.T) {
+	if os.Getenv("ONPATH_SOAK") == "" {
+		t.Skip("ONPATH_SOAK is not set; plan has the same for what the two gateways are told")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	code, err := os.ReadFile("../../examples/trust/hello.wasm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := setUpIn(ctx, t, "routes", uplinks{"gw1": {"core", "east", "south"}, "gw2": {"west", "access"}, "gw3": {"north", "access"}})
+	w.forging, w.with = code, map[string]string{"gw3": "gw2"}
+	w.operate(ctx, "50%", "50%, servers: 1", "50%, servers: 1")
+	w.ask(ctx, v4, &nslp.Message{Type: nslp.Probe}, "gw1 absent, gw2 absent")
+	m := w.setup(v4, "web")
+	m.URL, m.Hash = strings.Replace(m.URL, "module", "forge", 1), nslp.HashOf(code)
+	m.FilterPort, m.FilterProtocol, m.FilterTo, m.Dependencies = 0, "", nil, []string{"http/1"}
+	w.ask(ctx, v4, m, "gw1 refused NoServer, gw2 installed")
+	at := w.servers(ctx, "web")
+	if len(at) != 1 {
+		t.Fatalf("PROBE tells of servers %v", at)
+	}
+	if err := w.Kill("server", syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for _, by := range []string{"gw2", "gw3", "gw2"} {
+		w.route(ctx, by)
+		var said string
+		err := w.WaitFor(ctx, "an answer by "+by, 20*time.Second, func() (ok bool, err error) {
+			err = netnsrun.Do(w.Lab.NetNS("user"), func() error { said, err = askServer(at[0]); return err })
+			return err == nil && said != "", nil
+		})
+		if err != nil {
+			t.Errorf("by %s: %v", by, err)
+		}
+	}
 }
 
 // routes adds routes: HOST PREFIX via ADDRESS.

@@ -4,6 +4,7 @@ package signalling
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"encoding/base64"
@@ -52,9 +53,10 @@ type world struct {
 	t       *testing.T
 	nodes   uplinks
 	module  []byte
-	forging []byte        // sends in others' names
-	over    chan struct{} // ends what is slow
-	counted atomic.Int64  // datagrams of NetMonitor's
+	forging []byte            // sends in others' names
+	with    map[string]string // nodes that are in another's cloudlet, and whose
+	over    chan struct{}     // ends what is slow
+	counted atomic.Int64      // datagrams of NetMonitor's
 	known   *signalling.Nodes
 }
 
@@ -141,11 +143,11 @@ apiVersion: onpath/v1alpha1
 kind: Node
 metadata: {name: %s}
 spec:
-  cloudlet: %[1]s
+  cloudlet: %s
   underlay: {address: %s}
   leases: {share: %s}
   uplinks:
-`, name, underlay(name), shares[i])
+`, name, cmp.Or(w.with[name], name), underlay(name), shares[i])
 		for _, u := range w.nodes[name] {
 			text += fmt.Sprintf("  - {name: %s, device: %[1]s, attach: router}\n", u)
 		}
