@@ -22,7 +22,7 @@ const (
 	writeRate  = 32 << 20 // bytes a second that a module adds
 )
 
-// pace is a quota that several goroutines take of.
+// pace is a rate that several goroutines keep to together: who is over it waits until it is not.
 type pace struct {
 	mu sync.Mutex
 	q  quota
@@ -30,22 +30,24 @@ type pace struct {
 
 func newPace(rate float64) *pace { return &pace{q: newQuota(rate)} }
 
-func (p *pace) take(n int) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.q.take(float64(n), now())
-}
-
-// wait takes n as soon as there are n.
+// wait takes n, and then as long as what was taken is too much.
 func (p *pace) wait(ctx context.Context, n int) error {
-	for !p.take(n) {
-		select {
-		case <-after(10 * time.Millisecond):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	p.mu.Lock()
+	p.q.take(0, now()) // fills it up, and what was not used for a while is over
+	p.q.have = min(p.q.have, p.q.rate/10) - float64(n)
+	over := time.Duration(-p.q.have / p.q.rate * float64(time.Second))
+	p.mu.Unlock()
+	if over <= 0 {
+		return nil
 	}
-	return nil
+	t := newTimer(over)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // keepBlobs gives the engine its disk: a file that may grow to size bytes. The engine keeps

@@ -22,8 +22,8 @@ import (
 
 // Bounds of fetch/1 for one module.
 const (
-	maxFetches  = 64 // at a time
-	fetchRate   = 100
+	maxFetches  = 64       // at a time
+	fetchRate   = 64       // begun a second
 	comesRate   = 32 << 20 // bytes a second, of all bodies together
 	maxURL      = 2 << 10
 	maxHeader   = 8 << 10
