@@ -45,6 +45,8 @@ require (
 	golang.org/x/time v0.16.0
 )
 
+require github.com/restic/chunker v0.4.0 // indirect
+
 require (
 	github.com/cpuguy83/go-md2man/v2 v2.0.7 // indirect
 	github.com/miekg/dns v1.1.73

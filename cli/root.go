@@ -95,7 +95,7 @@ var commands = []func(*global) *cobra.Command{
 	newDrain, newCordon, newUncordon, newMove, newCapacity, newAccount, newInvoice, newLedger,
 	newToken, newRevoke, newJoin, newLab,
 	newRelay, newUp, newServer, newBackup, newRestore, newNode, newDoctor, newSchema, newVersion, newMan,
-	newCatalogue, newImages, newDemo, newBench, newFunction, newSignal, newPublisher,
+	newCatalogue, newImages, newWanopt, newDemo, newBench, newFunction, newSignal, newPublisher,
 }
 
 // addCompletion adds cobra's own command, once it is known where root prints to, with an

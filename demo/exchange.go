@@ -2,6 +2,7 @@ package demo
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,6 +54,32 @@ type ExchangeSpec struct {
 	To      []string      `json:"to"`
 	For     time.Duration `json:"for"`
 	Timeout time.Duration `json:"timeout"` // of one
+	// Data is random and new each time, or as it is named: data or text, always the same.
+	Data  string `json:"data,omitempty"`
+	Bytes int    `json:"bytes,omitempty"` // default exchangeBytes
+	Once  bool   `json:"once,omitempty"`
+}
+
+// sent is what a connection sends.
+func (s *ExchangeSpec) sent() []byte {
+	out := make([]byte, cmp.Or(s.Bytes, exchangeBytes))
+	switch s.Data {
+	case "text":
+		var b bytes.Buffer
+		r := rand.New(rand.NewPCG(7, 7))
+		for b.Len() < len(out) {
+			fmt.Fprintf(&b, "On day %d of the year branch %d sold %d boxes of %s.\n", 1+r.IntN(365), r.IntN(900), r.IntN(100),
+				[]string{"apples", "pears", "nails", "paper", "string"}[r.IntN(5)])
+		}
+		copy(out, b.Bytes())
+	case "data":
+		_, _ = rand.NewChaCha8([32]byte{7}).Read(out)
+	default:
+		for i := range out {
+			out[i] = byte(rand.Uint32())
+		}
+	}
+	return out
 }
 
 // ExchangeResult is what came of it.
@@ -73,7 +100,7 @@ func RunExchange(ctx context.Context, s ExchangeSpec) (r ExchangeResult, err err
 	for _, to := range s.To {
 		wg.Go(func() {
 			for ctx.Err() == nil && time.Now().Before(end) {
-				err := exchange(to, s.Timeout)
+				err := exchange(to, s.sent(), s.Timeout)
 				mu.Lock()
 				switch {
 				case err == nil:
@@ -84,6 +111,9 @@ func RunExchange(ctx context.Context, s ExchangeSpec) (r ExchangeResult, err err
 					r.Failed, r.Error = r.Failed+1, err.Error()
 				}
 				mu.Unlock()
+				if s.Once {
+					return
+				}
 			}
 		})
 	}
@@ -91,17 +121,13 @@ func RunExchange(ctx context.Context, s ExchangeSpec) (r ExchangeResult, err err
 	return r, ctx.Err()
 }
 
-func exchange(to string, timeout time.Duration) error {
+func exchange(to string, sent []byte, timeout time.Duration) error {
 	c, err := net.DialTimeout("tcp", to, timeout)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(timeout))
-	sent := make([]byte, exchangeBytes)
-	for i := range sent {
-		sent[i] = byte(rand.Uint32())
-	}
 	failed := make(chan error, 1)
 	go func() {
 		_, err := c.Write(sent)

@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -28,7 +29,7 @@ and a real node at each, and put the two halves of an IPsec tunnel (strongSwan) 
 way. Count what crosses the stretch between in clear, also while the halves are killed in
 turn (PacketCloud, Figure 4).`,
 		Seconds: 90,
-		Images:  []string{"ipsec"},
+		Images:  []string{"ipsec", "wanopt"},
 		Needs:   containers,
 		Show: func(ctx context.Context, r *Run) (Figures, error) {
 			d := &pairRun{Run: r}
@@ -36,6 +37,9 @@ turn (PacketCloud, Figure 4).`,
 				return nil, err
 			}
 			if err := d.encrypt(ctx); err != nil {
+				return nil, err
+			}
+			if err := d.optimise(ctx); err != nil {
 				return nil, err
 			}
 			d.report.check()
@@ -63,7 +67,9 @@ type pairReport struct {
 	Back    []time.Duration `json:"back"`
 	Trace   *onpath.Trace   `json:"trace"`
 	Verdict string          `json:"verdict"`
-	Checks  `json:"checks"`
+	// Transfers are those through the WAN optimiser.
+	Transfers []pairTransfer `json:"transfers"`
+	Checks    `json:"checks"`
 }
 
 // pairPhase is what crossed the stretch, and what came of the exchanges.
@@ -72,6 +78,16 @@ type pairPhase struct {
 	Wire  WireCount      `json:"wire"`
 	Calls ExchangeResult `json:"calls"`
 }
+
+// pairTransfer is one transfer there and back, and what crossed the stretch for it.
+type pairTransfer struct {
+	Name  string         `json:"name"`
+	Bytes int            `json:"bytes"`
+	Wire  WireCount      `json:"wire"`
+	Calls ExchangeResult `json:"calls"`
+}
+
+func (t *pairTransfer) share() float64 { return float64(t.Wire.Bytes) / float64(t.Bytes) }
 
 func (d *pairRun) setUp(ctx context.Context) error {
 	topology, err := lab.ParseFile(d.Example("lab/pair.yaml"))
@@ -148,6 +164,47 @@ func (d *pairRun) encrypt(ctx context.Context) (err error) {
 	return d.explain(ctx)
 }
 
+// optimise takes the tunnel away and puts the halves of a WAN optimiser on the way.
+func (d *pairRun) optimise(ctx context.Context) error {
+	d.Say("onpath delete chain line; onpath apply -f examples/pair/wanopt.yaml")
+	if _, err := d.Testbed.Onpath(ctx, "delete", "chain", "line"); err != nil {
+		return err
+	}
+	if err := d.Testbed.Apply(ctx, d.Example("pair/wanopt.yaml")); err != nil {
+		return err
+	}
+	err := d.Testbed.WaitFor(ctx, "chain thin steers at both cloudlets", time.Minute, func() (bool, error) {
+		var c onpath.Chain
+		err := d.Testbed.Get(ctx, &c, "chains", "thin")
+		return len(c.Status.Cloudlets) == 2, err
+	})
+	if err != nil {
+		return err
+	}
+	for _, t := range []struct{ name, data string }{{"10 MB, first", "data"}, {"10 MB, again", "data"}, {"10 MB of text, first", "text"}} {
+		one := pairTransfer{Name: t.name, Bytes: 10 << 20}
+		err := d.counted(ctx, &one.Wire, 8*time.Second, func() error {
+			spec := ExchangeSpec{To: d.far()[:1], For: time.Second, Timeout: 20 * time.Second, Data: t.data, Bytes: one.Bytes, Once: true}
+			return d.inHost(ctx, "branch1", &one.Calls, "demo", "exchange", asJSON(spec))
+		})
+		if err != nil {
+			return err
+		}
+		d.report.Transfers = append(d.report.Transfers, one)
+	}
+	return nil
+}
+
+// counted counts on the stretch while do runs, and for as long as it says.
+func (d *pairRun) counted(ctx context.Context, wire *WireCount, long time.Duration, do func() error) error {
+	spec := WireSpec{Device: "west", Ends: [][2]string{{branch1[0], branch2[0]}, {branch1[1], branch2[1]}}, For: long}
+	counted := make(chan error, 1)
+	go func() { counted <- d.inHost(ctx, "between", wire, "demo", "wire", asJSON(spec)) }()
+	time.Sleep(300 * time.Millisecond)
+	err := do()
+	return errors.Join(err, <-counted)
+}
+
 // explain asks for the trace and the proof.
 func (d *pairRun) explain(ctx context.Context) error {
 	out, err := d.Testbed.Onpath(ctx, "trace", branch1[0], branch2[0], "-p", "tcp/"+exchangePort, "-o", "json")
@@ -183,7 +240,8 @@ func (d *pairRun) kill(ctx context.Context, side string) error {
 	_, _ = d.Testbed.Onpath(ctx, "exec", list[k].Metadata.Name, "--", "sh", "-c", "kill -9 -1") // it ends with its command
 	err = d.Testbed.WaitFor(ctx, "traffic goes on", 30*time.Second, func() (bool, error) {
 		var r ExchangeResult
-		err := d.inHost(ctx, "branch1", &r, "demo", "exchange", asJSON(ExchangeSpec{To: d.far()[:1], For: 100 * time.Millisecond, Timeout: 300 * time.Millisecond}))
+		err := d.inHost(ctx, "branch1", &r, "demo", "exchange", asJSON(
+			ExchangeSpec{To: d.far()[:1], For: 100 * time.Millisecond, Timeout: 300 * time.Millisecond}))
 		return r.Done > 0, err
 	})
 	d.report.Back = append(d.report.Back, time.Since(began))
@@ -202,26 +260,18 @@ func (d *pairRun) phase(ctx context.Context, name string, long time.Duration, do
 	d.Say("%s: exchanges over IPv4 and IPv6, counted between", name)
 	p.Name = name
 	var wg sync.WaitGroup
-	var wireErr, doErr error
-	wg.Go(func() {
-		spec := WireSpec{Device: "west", Ends: [][2]string{{branch1[0], branch2[0]}, {branch1[1], branch2[1]}}, For: long + time.Second}
-		wireErr = d.inHost(ctx, "between", &p.Wire, "demo", "wire", asJSON(spec))
-	})
-	time.Sleep(300 * time.Millisecond)
-	if do != nil {
-		wg.Go(func() {
-			time.Sleep(time.Second)
-			doErr = do()
-		})
-	}
-	err = d.inHost(ctx, "branch1", &p.Calls, "demo", "exchange", asJSON(ExchangeSpec{To: d.far(), For: long, Timeout: time.Second}))
-	wg.Wait()
-	for _, e := range []error{wireErr, doErr} {
-		if err == nil {
-			err = e
+	var doErr error
+	err = d.counted(ctx, &p.Wire, long+time.Second, func() error {
+		if do != nil {
+			wg.Go(func() {
+				time.Sleep(time.Second)
+				doErr = do()
+			})
 		}
-	}
-	return p, err
+		return d.inHost(ctx, "branch1", &p.Calls, "demo", "exchange", asJSON(ExchangeSpec{To: d.far(), For: long, Timeout: time.Second}))
+	})
+	wg.Wait()
+	return p, errors.Join(err, doErr)
 }
 
 func (r *pairReport) check() {
@@ -231,7 +281,8 @@ func (r *pairReport) check() {
 		check(p.Wire.Clear == 0 && p.Wire.Pairs > 0, p.Name+": nothing in clear on the stretch", "%d of %d packets in clear, %d of the pair",
 			p.Wire.Clear, p.Wire.All, p.Wire.Pairs)
 	}
-	check(r.With.Calls.Failed == 0 && r.With.Calls.Done > 0, "all exchanges through the pair succeed", "%d of %d failed", r.With.Calls.Failed, r.With.Calls.Done+r.With.Calls.Failed)
+	check(r.With.Calls.Failed == 0 && r.With.Calls.Done > 0, "all exchanges through the pair succeed",
+		"%d of %d failed", r.With.Calls.Failed, r.With.Calls.Done+r.With.Calls.Failed)
 	wrong := r.With.Calls.Wrong
 	for _, p := range r.Killed {
 		wrong += p.Calls.Wrong
@@ -247,6 +298,12 @@ func (r *pairReport) check() {
 		stretch = stretch || h.Kind == onpath.HopStretch
 	}
 	check(stretch, "onpath trace shows both halves and the stretch", "%s", strings.Join(way, " → "))
+	for i, most := range []float64{0, 0.05, 0.5} {
+		t := &r.Transfers[i]
+		check(t.Calls.Done == 1 && (most == 0 || t.share() <= most), "through the optimiser: "+t.Name,
+			"%.1f %% of the bytes on the stretch, %d of 1 back unchanged %s",
+			100*t.share(), t.Calls.Done, t.Calls.Error)
+	}
 	check(r.Verdict == string(onpath.VerdictProved), "onpath verify proves both halves", "%s", r.Verdict)
 }
 
@@ -255,7 +312,8 @@ func (r *pairReport) Print(w io.Writer) {
 	fmt.Fprintln(w)
 	t := table.New("PHASE", ">EXCHANGES", ">FAILED", ">CHANGED", ">ON THE STRETCH", ">IN CLEAR")
 	for _, p := range append([]pairPhase{r.Without, r.With}, r.Killed...) {
-		t.Row(p.Name, strconv.Itoa(p.Calls.Done), strconv.Itoa(p.Calls.Failed), strconv.Itoa(p.Calls.Wrong), strconv.Itoa(p.Wire.All), strconv.Itoa(p.Wire.Clear))
+		t.Row(p.Name, strconv.Itoa(p.Calls.Done), strconv.Itoa(p.Calls.Failed), strconv.Itoa(p.Calls.Wrong),
+			strconv.Itoa(p.Wire.All), strconv.Itoa(p.Wire.Clear))
 	}
 	_ = t.Write(w)
 	fmt.Fprintln(w)

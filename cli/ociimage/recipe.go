@@ -31,6 +31,8 @@ type Recipe struct {
 	Packages []string `json:"packages"`
 	// Files to add, by their path in the image.
 	Files map[string]AddedFile `json:"files"`
+	// Program is where this program, which is static, lies in the image; empty: it is not in it.
+	Program string `json:"program"`
 	// The rest is the image's configuration.
 	Entrypoint []string          `json:"entrypoint"`
 	Command    []string          `json:"command"`
@@ -79,6 +81,16 @@ func ReadRecipe(dir string) (*Recipe, error) {
 	doc, err := manifest.Strict(r.raw, path, r)
 	if err != nil {
 		return nil, err
+	}
+	if r.Program != "" {
+		own, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		if r.Files == nil {
+			r.Files = map[string]AddedFile{}
+		}
+		r.Files[r.Program] = AddedFile{From: own, Mode: 0o755}
 	}
 	var wrong onpath.Errors
 	add := func(field, remedy, format string, args ...any) {

@@ -22,15 +22,15 @@ import (
 const stretchTTL = 64
 
 // stretch makes the device to the partner unless it is there, and the routes to the
-// partner's addresses where anew says so, or it was not there.
-func (r Wirer) stretch(host, in *netlink.Handle, w Wiring, anew bool) error {
+// partner's addresses where again says so, or it was not there.
+func (r Wirer) stretch(host, in *netlink.Handle, w Wiring, again bool) error {
 	l, err := in.LinkByName(onpath.StretchDevice)
 	if err != nil && !isNoLink(err) {
 		return fmt.Errorf("look for device %s in the instance: %w", onpath.StretchDevice, err)
 	}
 	there := err == nil
 	if there && w.Pair != nil && leadsTo(l, w.Pair) {
-		if !anew {
+		if !again {
 			return nil
 		}
 	} else {
