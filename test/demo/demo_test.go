@@ -100,6 +100,17 @@ func TestDemoCDN(t *testing.T) {
 	same(t, before, left(t))
 }
 
+// TestDemoPair: nothing crosses in clear, whichever half is killed, and little crosses twice.
+func TestDemoPair(t *testing.T) {
+	bin, images := need(t)
+	before := left(t)
+	args := []string{"demo", "pair", "--images", images, "--dir", filepath.Join(t.TempDir(), "d")}
+	if out, err := command(bin, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	same(t, before, left(t))
+}
+
 // TestDemoFromHome: a demonstration whose containers run the program itself works from a
 // closed folder, and from one that containers of the machine's own programs do not see.
 func TestDemoFromHome(t *testing.T) {
