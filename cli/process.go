@@ -13,10 +13,30 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/accel"
+	"github.com/onpath/onpath/accel/wanopt"
 	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/cli/config"
+	"github.com/onpath/onpath/engine"
 	"github.com/onpath/onpath/runtime/relay"
 )
+
+// newEngine is a process that the node agent starts for each instance of a wasm function.
+func newEngine(*global) *cobra.Command {
+	var p engine.Process
+	c := &cobra.Command{
+		Use:    "engine",
+		Short:  "Run the modules of one instance of a wasm function",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE:   func(c *cobra.Command, _ []string) error { return p.Main(c.Context()) },
+	}
+	f := c.Flags()
+	f.IntVar(&p.Control, "control", 3, "the descriptor of the control socket")
+	f.StringVar(&p.Empty, "empty-root", "", "a folder that becomes the root")
+	f.IntVar(&p.UID, "uid", 0, "the user that the process becomes")
+	f.IntVar(&p.GID, "gid", 0, "the group that the process becomes")
+	return c
+}
 
 // newRelay is the process that runs a node's relays; the agent starts it.
 func newRelay(*global) *cobra.Command {
@@ -57,4 +77,23 @@ func openRelays(_ context.Context, conf *config.Node, _ *client.Client, log *slo
 		return nil, err
 	}
 	return d, nil
+}
+
+// newWanopt is what the function wanopt runs in its containers.
+func newWanopt(*global) *cobra.Command {
+	c := wanopt.Config{Pair: "/run/onpath/pair.json", Take: 7171, Link: 7172}
+	var memory int64
+	cmd := &cobra.Command{
+		Use: "wanopt", Short: "Be one half of a WAN optimiser, in a container of a pair", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c.Memory, c.Log = memory<<20, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			err := wanopt.Run(cmd.Context(), c)
+			if errors.Is(err, context.Canceled) {
+				return nil
+			}
+			return err
+		},
+	}
+	cmd.Flags().Int64Var(&memory, "memory", 64, "megabytes of chunks kept")
+	return cmd
 }
