@@ -114,6 +114,7 @@ func New(o Options) (*Driver, error) {
 		d.log.Info("the end of an engine is noticed when the kernel has cleared it away, not when it begins", "err", err)
 	}
 	d.wg.Go(func() { d.exits.Run(d.ctx) })
+	d.wg.Go(d.dropOrphans) // of engines that crashed under an earlier agent
 	return d, nil
 }
 

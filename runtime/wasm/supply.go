@@ -54,17 +54,25 @@ func (p *process) supply() {
 		case <-ctx.Done():
 		}
 	})
-	for {
-		if s := p.spec(); uses(&s, blockFetch, blockNotify) {
-			_ = p.d.Control(p.record.ID).Supply(ctx, p.open)
-		}
+	for ctx.Err() == nil {
+		again := p.supplyOnce(ctx)
 		select {
 		case <-p.needs:
-		case <-after(supplyAgain):
+		case <-again:
 		case <-ctx.Done():
-			return
 		}
 	}
+}
+
+// supplyOnce opens connections until the engine closes its socket, and says when to try again;
+// nil: no module needs any, which shows only by reading all of them.
+func (p *process) supplyOnce(ctx context.Context) (again <-chan time.Time) {
+	s := p.spec()
+	if !uses(&s, blockFetch, blockNotify) {
+		return nil
+	}
+	_ = p.d.Control(p.record.ID).Supply(ctx, p.open)
+	return after(supplyAgain)
 }
 
 // open opens one connection. The engine has compared the host already; this comparison counts.
@@ -134,27 +142,34 @@ func (d *Driver) giveDisk(ctx context.Context, r *record, s *onpath.FunctionSpec
 		return fmt.Errorf("open the file of the blobs: %w", err)
 	}
 	defer f.Close()
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
-		return fmt.Errorf("ask for the room that the disk has: %w", err)
-	}
-	size := min(cmp.Or(s.Wasm.Disk, onpath.DefaultModuleDisk), d.opt.Disk)
-	if has, err := f.Seek(0, 2); err == nil {
-		size = min(size, onpath.Size(has)+onpath.Size(int64(st.Bavail)*st.Bsize/leastFree))
+	size, err := reserve(f, min(cmp.Or(s.Wasm.Disk, onpath.DefaultModuleDisk), d.opt.Disk))
+	if err != nil {
+		return err
 	}
 	return d.Control(r.ID).Disk(ctx, f, size)
+}
+
+// reserve gives a file the room that it may have: at most so much, and a part of what is free.
+// Others find it taken, so that all together never have more than the disk.
+func reserve(f *os.File, most onpath.Size) (onpath.Size, error) {
+	var disk unix.Statfs_t
+	var own unix.Stat_t
+	if err := errors.Join(unix.Fstatfs(int(f.Fd()), &disk), unix.Fstat(int(f.Fd()), &own)); err != nil {
+		return 0, fmt.Errorf("ask for the room that the disk has: %w", err)
+	}
+	has := max(own.Size, own.Blocks*512)
+	size := min(int64(most), has+int64(disk.Bavail)*disk.Bsize/leastFree)
+	err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, size)
+	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) { // on a disk that cannot, each has what it writes
+		return 0, fmt.Errorf("reserve %d bytes of the disk for blobs: %w", size, err)
+	}
+	return onpath.Size(size), nil
 }
 
 // dropDisk deletes the file of an instance's blobs; a crashed one's waits for the next.
 func (p *process) dropDisk(crashed bool) error {
 	if crashed {
-		p.d.wg.Go(func() {
-			select {
-			case <-after(orphanTime):
-				p.d.dropOrphans()
-			case <-p.d.ctx.Done():
-			}
-		})
+		p.d.wg.Go(p.d.dropOrphans)
 		return nil
 	}
 	if err := os.Remove(p.d.blobFile(p.record.Labels, p.record.ID)); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -166,8 +181,13 @@ func (p *process) dropDisk(crashed bool) error {
 // orphanTime is how long the blobs of a crashed engine wait for the next one.
 const orphanTime = 10 * time.Minute
 
-// dropOrphans deletes the blobs of instances that did not come back.
+// dropOrphans deletes the blobs of instances that do not come back in time.
 func (d *Driver) dropOrphans() {
+	select {
+	case <-after(orphanTime):
+	case <-d.ctx.Done():
+		return
+	}
 	files, _ := filepath.Glob(filepath.Join(d.dir(blobs), "*"))
 	if len(files) == 0 {
 		return
