@@ -88,6 +88,14 @@ type LeasePlan struct {
 	Publishers []Publisher `json:"publishers,omitempty"` // by tenant
 }
 
+// Now is a slot as the plan has it now.
+func (p *LeasePlan) Now(s LeaseSlot) LeaseSlot {
+	if at := slices.IndexFunc(p.Slots, func(o LeaseSlot) bool { return o.Path == s.Path }); at >= 0 {
+		return p.Slots[at]
+	}
+	return s
+}
+
 // LeaseSlot are ids and addresses for one publisher's engine, reserved for the node.
 type LeaseSlot struct {
 	Vport     VportID        `json:"vport"`

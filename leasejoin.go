@@ -37,6 +37,10 @@ func (p *NodePlan) WithLeases(leases []LocalLease) *NodePlan {
 	edge.NAT = slices.Clone(edge.NAT)
 	d.Edge = &edge
 	of := map[PathID][]LocalLease{}
+	leases = slices.Clone(leases)
+	for i := range leases { // a slot may have been given other addresses since
+		leases[i].Slot = p.Leases.Now(leases[i].Slot)
+	}
 	for _, l := range leases {
 		of[l.Slot.Path] = append(of[l.Slot.Path], l)
 	}

@@ -266,14 +266,14 @@ func (g *Ground) checkRoom(l *onpath.LocalLease, _ *Message, _ onpath.Publisher)
 		if had.SHA256 == l.SHA256 {
 			l.Code = had.Code
 		}
-		l.Slot = g.slot(had.Slot)
+		l.Slot = g.Plan.Now(had.Slot)
 		others = slices.Delete(others, at, at+1)
 	}
 	for i := range others {
 		o := &others[i]
 		taken[o.Slot.Path] = true
 		if o.Publisher == l.Publisher {
-			l.Slot = g.slot(o.Slot)
+			l.Slot = g.Plan.Now(o.Slot)
 			modules++
 		}
 	}
@@ -309,14 +309,6 @@ func (g *Ground) checkRoom(l *onpath.LocalLease, _ *Message, _ onpath.Publisher)
 		l.Addresses = l.Slot.Serves
 	}
 	return nil
-}
-
-// slot is one as the plan has it now.
-func (g *Ground) slot(s onpath.LeaseSlot) onpath.LeaseSlot {
-	if at := slices.IndexFunc(g.Plan.Slots, func(o onpath.LeaseSlot) bool { return o.Path == s.Path }); at >= 0 {
-		return g.Plan.Slots[at]
-	}
-	return s
 }
 
 // fit reports whether leases are within the node's share, and those of publishers without an
@@ -362,7 +354,7 @@ func (g *Ground) allows(l *onpath.LocalLease) bool {
 		return false
 	case slices.ContainsFunc(l.Serves, func(p onpath.ServedPort) bool { return !g.offers(p.Port) }):
 		return false
-	case len(l.Serves) > 0 && !slices.Equal(l.Addresses, g.slot(l.Slot).Serves):
+	case len(l.Serves) > 0 && !slices.Equal(l.Addresses, g.Plan.Now(l.Slot).Serves):
 		return false
 	case !slices.ContainsFunc(g.Plan.Slots, func(s onpath.LeaseSlot) bool { return s.Path == l.Slot.Path }):
 		return false
