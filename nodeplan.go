@@ -42,9 +42,9 @@ const compactFrom = 4 << 10
 // many bytes it is shorter. It is p itself where that is none.
 func (p *NodePlan) Compact() (compact *NodePlan, saved int) {
 	names := map[string]string{} // of contents; "": one file has it
-	p.eachFile(func(_ *FunctionSpec, _ string, f File) {
+	p.eachFile(func(_ string, f File) (File, bool) {
 		if len(f.Content) < compactFrom {
-			return
+			return f, false
 		}
 		name, again := names[f.Content]
 		if again {
@@ -55,44 +55,53 @@ func (p *NodePlan) Compact() (compact *NodePlan, saved int) {
 			name = "sha256:" + hex.EncodeToString(sum[:])
 		}
 		names[f.Content] = name
+		return f, false
 	})
 	if saved == 0 {
 		return p, 0
 	}
 	c := *p
 	c.Instances, c.Prepare, c.Contents = slices.Clone(p.Instances), slices.Clone(p.Prepare), map[string]string{}
-	c.eachFile(func(s *FunctionSpec, file string, f File) {
-		if name := names[f.Content]; name != "" {
-			c.Contents[name] = f.Content
-			*s = s.With(nil, map[string]File{file: {FromFile: name, Mode: f.Mode}})
+	c.eachFile(func(_ string, f File) (File, bool) {
+		name := names[f.Content]
+		if name == "" {
+			return f, false
 		}
+		c.Contents[name] = f.Content
+		return File{FromFile: name, Mode: f.Mode}, true
 	})
 	return &c, saved
 }
 
 // Expand gives the files of a compact plan their contents back.
 func (p *NodePlan) Expand() (err error) {
-	p.eachFile(func(s *FunctionSpec, file string, f File) {
+	p.eachFile(func(file string, f File) (File, bool) {
 		if f.FromFile == "" {
-			return
+			return f, false
 		}
 		content, known := p.Contents[f.FromFile]
 		if !known {
 			err = fmt.Errorf("the content %s of file %s is not in the plan", f.FromFile, file)
 		}
-		*s = s.With(nil, map[string]File{file: {Content: content, Mode: f.Mode}})
+		return File{Content: content, Mode: f.Mode}, true
 	})
 	p.Contents = nil
 	return err
 }
 
-// eachFile goes through the files of all functions.
-func (p *NodePlan) eachFile(do func(s *FunctionSpec, file string, f File)) {
+// eachFile goes through the files of all functions, and puts others in their place.
+func (p *NodePlan) eachFile(do func(file string, f File) (other File, put bool)) {
 	each := func(s *FunctionSpec) {
+		others := map[string]File{}
 		for _, b := range s.Brings().Files {
 			for file, f := range b.Files {
-				do(s, file, f)
+				if other, put := do(file, f); put {
+					others[file] = other
+				}
 			}
+		}
+		if len(others) > 0 {
+			*s = s.With(nil, others) // once: it copies all files
 		}
 	}
 	for i := range p.Instances {
