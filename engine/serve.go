@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -44,18 +45,29 @@ func adopt(ports []onpath.ServedPort, files []*os.File) (*served, error) {
 	return s, s.add(ports, files[1:])
 }
 
-// add makes sockets of files, one for each port.
+// add makes sockets of files, one for each port; on error of none.
 func (s *served) add(ports []onpath.ServedPort, files []*os.File) (err error) {
+	fresh := &served{udp: map[uint16]*net.UDPConn{}, tcp: map[uint16]net.Listener{}}
 	for i, p := range ports {
+		var l net.Listener
+		var c *net.UDPConn
 		if p.Protocol == "tcp" {
-			s.tcp[p.Port], err = net.FileListener(files[i])
+			l, err = net.FileListener(files[i])
 		} else {
-			s.udp[p.Port], err = datagramsOf(files[i])
+			c, err = datagramsOf(files[i])
 		}
-		if err != nil {
+		switch {
+		case err != nil:
+			fresh.close()
 			return fmt.Errorf("serve %s: %w", p, err)
+		case l != nil:
+			fresh.tcp[p.Port] = l
+		default:
+			fresh.udp[p.Port] = c
 		}
 	}
+	maps.Copy(s.tcp, fresh.tcp)
+	maps.Copy(s.udp, fresh.udp)
 	return nil
 }
 
