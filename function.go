@@ -22,6 +22,8 @@ type FunctionStatus struct {
 	// Redirects: its code declares that it may send packets to later elements of its
 	// chain, past those between.
 	Redirects bool `json:"redirects,omitempty"`
+	// Limited are the sources that alerts have limited, the oldest first.
+	Limited []LimitedSource `json:"limited,omitempty"`
 	// Modules are those of a wasm function.
 	Modules []ModuleFacts `json:"modules,omitempty"`
 }
@@ -53,6 +55,8 @@ type FunctionSpec struct {
 	Health    Health    `json:"health,omitzero"`
 	// Parameters are what the function can be told; without any, whatever is written.
 	Parameters []Parameter `json:"parameters,omitempty"`
+	// Alerts say which notifications have the function limit the source that they name.
+	Alerts []AlertRule `json:"alerts,omitempty"`
 	// Metrics of the function's own, which the agent exports with the instance's name.
 	Metrics OwnMetrics `json:"metrics,omitzero"`
 	// Overhead is how many bytes the function adds to a packet at most: what enters it is

@@ -206,7 +206,7 @@ func (s *FunctionSpec) Shape(function string) string {
 func (s FunctionSpec) Fixed() FunctionSpec {
 	s.Resources, s.Health = Resources{}, Health{}
 	s.State, s.Packets, s.Shared = "", "", false
-	s.Parameters, s.Metrics = nil, OwnMetrics{}
+	s.Parameters, s.Metrics, s.Alerts = nil, OwnMetrics{}, nil
 	if k, spec := s.kind(); spec != nil {
 		k.own(&s).fix()
 	}

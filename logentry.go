@@ -51,6 +51,7 @@ const (
 	LogRefused LogWhat = "refused" // a sign-in, or what who signed in may not
 	LogExec    LogWhat = "exec"    // a command in an instance
 	LogCapture LogWhat = "capture" // packets were read
+	LogLimit   LogWhat = "limit"   // an alert has a source limited, or its time is over
 	LogAccess  LogWhat = "access"  // a token or certificate was made or taken back
 )
 

@@ -44,6 +44,7 @@ func (f *Function) Validate() error {
 	v.resources("spec.resources", s.Resources)
 	v.health("spec.health", &s.Health)
 	checkParameters(v, s)
+	checkAlerts(v, "spec.alerts", s, f.Metadata.Tenant)
 	checkMetrics(v, "spec.metrics", s)
 	v.number("spec.overhead", s.Overhead, 0, MaxOverhead)
 	if s.Shared && s.Traits().HostImage {

@@ -101,13 +101,14 @@ func (o *opened) tasks(ctx context.Context) ([]func(context.Context) error, erro
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(control.GCPercent)
 	}
-	controller := control.New(control.Options{Store: o.public.Entries, Hub: hub, Log: log, Boot: sinceBoot, Archive: o.days,
-		Settings: plan.Settings{
-			Secret: o.secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
 	keeper, err := notify.Open(filepath.Join(conf.StateDir, "notifications"), log, time.Now, tenantSince(ctx, o.store))
 	if err != nil {
 		return nil, err
 	}
+	controller := control.New(control.Options{Store: o.public.Entries, Hub: hub, Log: log, Boot: sinceBoot, Archive: o.days,
+		OnStored: keeper.OnStored,
+		Settings: plan.Settings{
+			Secret: o.secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
 	hooks := newWebhooks(conf, keeper, o.store, o.secret, log)
 	registry := newRegistry()
 	options := api.Options{Store: o.public.Entries, StoreUse: o.store.Use, Log: o.public,

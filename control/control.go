@@ -13,6 +13,7 @@ import (
 	"github.com/onpath/onpath/control/archive"
 	"github.com/onpath/onpath/control/claims"
 	"github.com/onpath/onpath/control/events"
+	"github.com/onpath/onpath/control/limits"
 	"github.com/onpath/onpath/control/metering"
 	"github.com/onpath/onpath/control/names"
 	"github.com/onpath/onpath/control/pool"
@@ -44,6 +45,8 @@ type Options struct {
 	Log  *slog.Logger
 	// Archive keeps closed days of the ledger; nil: they stay in the store.
 	Archive *archive.Folder
+	// OnStored has a function called with notifications as they come; nil: none come.
+	OnStored func(func([]onpath.Notification))
 	// Settings.Secret must be the same at every start.
 	Settings plan.Settings
 	// Wait is how long a started server waits for the nodes it knows before it
@@ -80,6 +83,7 @@ type Controller struct {
 	pool      *pool.Pool
 	names     *names.Names
 	claims    *claims.Claims
+	limits    *limits.Limits
 	metering  *metering.Metering
 	uses      uses
 	make      func(*plan.Snapshot) *plan.Result // plan.Make
@@ -129,6 +133,10 @@ func New(o Options) *Controller {
 	c.metering = metering.New(metering.Options{Hub: o.Hub, Bills: c.pool, Clock: o.Clock, Log: o.Log})
 	c.claims = claims.New(claims.Options{Store: o.Store, Hub: o.Hub, Clock: o.Clock, After: o.After, Secret: o.Settings.Secret,
 		Events: c.events})
+	c.limits = limits.New(limits.Options{Store: o.Store, Clock: o.Clock, After: o.After, Events: c.events, Log: o.Log})
+	if o.OnStored != nil {
+		o.OnStored(c.limits.Alert)
+	}
 	c.questions = questions.New(o.Hub)
 	c.core = core{clock: o.Clock, settings: o.Settings, log: o.Log, events: c.events, scaling: c.scaling, pool: c.pool,
 		mirror: newMirror(), nodes: map[string]*session{}, missing: map[onpath.Key]onpath.Object{}}
@@ -203,7 +211,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	} {
 		wg.Go(f)
 	}
-	for _, p := range []part{c.events, c.scaling, c.metering, c.claims, c.names} {
+	for _, p := range []part{c.events, c.scaling, c.metering, c.claims, c.limits, c.names} {
 		wg.Go(func() { p.Run(ctx) })
 	}
 	c.loop(ctx, &wg)

@@ -47,6 +47,7 @@ func (c *Controller) observe(r *plan.Result) {
 	connected := connectedNodes(c.core.nodes)
 	c.metering.Note(c.core.mirror.objects, connected)
 	c.scaling.Note(c.core.mirror.objects, plansInForce(c.core.nodes), connected)
+	c.limits.Note(c.core.mirror.objects)
 	c.claims.Note(c.core.mirror.objects, leasesAt(c.core.nodes), gateways)
 }
 

@@ -96,7 +96,8 @@ type functionOf struct {
 }
 
 func functionAsRun(f *onpath.Function, n name, env onpath.Env, files map[string]onpath.File) functionOf {
-	spec := f.Spec.With(env, files)
+	running := f.Running()
+	spec := running.With(env, files)
 	return functionOf{spec, spec.Shape(n.String()), spec.Traits()}
 }
 

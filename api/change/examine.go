@@ -51,7 +51,7 @@ func (s *examiner) examine(ctx context.Context, c changeSet) error {
 			err = s.mayAsk(ctx, o)
 		}
 		if err == nil {
-			err = s.inspect(o)
+			err = s.inspect(ctx, o)
 		}
 		if err == nil {
 			err = onpath.CheckSize(o)

@@ -11,7 +11,7 @@ import (
 
 // inspect reads the code that a function brings, and records in its status what it is.
 // Nothing is loaded: nodes ask their kernels.
-func (s *examiner) inspect(o onpath.Object) (err error) {
+func (s *examiner) inspect(ctx context.Context, o onpath.Object) (err error) {
 	f, ok := o.(*onpath.Function)
 	if !ok {
 		return nil
@@ -19,6 +19,13 @@ func (s *examiner) inspect(o onpath.Object) (err error) {
 	f.Status = onpath.FunctionStatus{}
 	if c := s.d.Functions[f.Spec.Kind()]; c != nil {
 		f.Status, err = c.Inspect(&f.Spec)
+	}
+	if err != nil || len(f.Spec.Alerts) == 0 {
+		return err
+	}
+	now, err := currentOf(ctx, s.d.Store, onpath.KeyOf(f))
+	if old, ok := now.(*onpath.Function); ok && err == nil { // whom alerts have limited stays so
+		f.Status.Limited = old.Status.Limited
 	}
 	return err
 }
@@ -37,7 +44,8 @@ func (s *examiner) checkConfig(ctx context.Context, o onpath.Object, puts []onpa
 	switch o := o.(type) {
 	case *onpath.Function:
 		at := "spec." + string(o.Spec.Kind())
-		errs = s.check(&o.Spec, at+".config", at+".files")
+		running := o.Running() // the function must know whom it limits
+		errs = s.check(&running, at+".config", at+".files")
 	case *onpath.Deployment:
 		err = refer(o.Spec.Function, o.Spec.Env, o.Spec.Files, "spec")
 	case *onpath.Chain:

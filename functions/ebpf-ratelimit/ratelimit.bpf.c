@@ -47,8 +47,14 @@ ONPATH_CONFIG({
 	__u32 dscp;
 	__u32 overhead; /* bytes added to each packet: what the link below IP takes */
 	__u32 directions; /* 1: forward, 2: reverse, 3: both, each with its own buckets */
+	__u32 listed; /* 1: only what the sources of the table send and get is limited */
 });
 ONPATH_COUNTERS({ __u64 conforming; __u64 exceeding; });
+struct source {
+	__u8 prefix[16]; /* cut as prefix4 and prefix6 say */
+};
+
+ONPATH_TABLE(sources, HASH, struct source, __u32, 4096);
 ONPATH_TABLE(buckets, LRU_HASH, struct key, struct bucket, 131072);
 
 /* Keep the first n bits of an address. */
@@ -74,9 +80,15 @@ ONPATH_FUNCTION(p)
 	__u64 gained, whole;
 	__u32 reverse = p->direction == ONPATH_REVERSE;
 	struct bucket *b, fresh = {};
+	struct source from;
 	struct key k = {};
 
 	if (!c || !c->rate || !(c->directions & (1 << reverse)))
+		return ONPATH_NEXT;
+	/* The from end's prefix, in both directions. */
+	onpath_copy_address(from.prefix, reverse ? p->dst : p->src);
+	cut(from.prefix, p->family == 4 ? 96 + c->prefix4 : c->prefix6);
+	if (c->listed && !bpf_map_lookup_elem(&sources, &from))
 		return ONPATH_NEXT;
 	k.protocol = reverse << 31;
 	if (c->per == PER_FLOW) {
@@ -86,9 +98,7 @@ ONPATH_FUNCTION(p)
 		k.dport = p->dport;
 		k.protocol |= p->protocol;
 	} else if (c->per == PER_SOURCE) {
-		/* The from end's prefix, in both directions. */
-		onpath_copy_address(k.src, reverse ? p->dst : p->src);
-		cut(k.src, p->family == 4 ? 96 + c->prefix4 : c->prefix6);
+		onpath_copy_address(k.src, from.prefix);
 	}
 	need = p->segments;
 	if (c->bits)

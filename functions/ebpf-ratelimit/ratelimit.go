@@ -4,9 +4,14 @@ package ratelimit
 
 import (
 	_ "embed" // for the object
+	"errors"
+	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/sdk"
@@ -39,12 +44,18 @@ type rateConfig struct {
 	Mark, DSCP       uint32
 	Overhead         uint32
 	Directions       uint32
+	Listed           uint32
+	_                uint32
 }
+
+// maxSources is the size of the table sources, but for what is exchanged.
+const maxSources = 2048
 
 // compile reads what the limiter is told.
 func compile(config sdk.Config) (sdk.Write, error) {
 	c := rateConfig{Prefix4: 32, Prefix6: 64, Directions: 3}
 	burst := defaultBurst
+	var listed []netip.Addr
 	err := config.Read("rate limit", sdk.Readers{
 		"rate":      c.rate,
 		"burst":     sdk.Within(&burst, minBurst, time.Second, "write how long it may last at the rate, 20ms to 1s"),
@@ -54,6 +65,7 @@ func compile(config sdk.Config) (sdk.Write, error) {
 		"above":     sdk.OneOf(&c.Mark, "drop", "mark"),
 		"dscp":      sdk.UpTo(&c.DSCP, 63),
 		"overhead":  sdk.UpTo(&c.Overhead, 256),
+		"sources":   func(value string) (err error) { c.Listed = 1; listed, err = readSources(value); return err },
 		"direction": sdk.OneOf(&c.Directions, "", "forward", "reverse", "both"),
 	})
 	if err != nil {
@@ -66,7 +78,78 @@ func compile(config sdk.Config) (sdk.Write, error) {
 	if c.Bits == 1 {
 		c.Burst = max(c.Burst, fullPackets*fullPacket*8)
 	}
-	return func(tables sdk.Tables) error { return tables[sdk.ConfigTable].Put(uint32(0), c) }, nil
+	want := map[source]bool{}
+	for _, a := range listed {
+		want[c.cut(a)] = true
+	}
+	return func(tables sdk.Tables) error {
+		if err := addSources(tables["sources"], want); err != nil {
+			return err
+		}
+		if err := tables[sdk.ConfigTable].Put(uint32(0), c); err != nil {
+			return err
+		}
+		return dropSources(tables["sources"], want)
+	}, nil
+}
+
+// source is struct source.
+type source [16]byte
+
+// readSources reads addresses with commas; none are a list, too.
+func readSources(value string) (list []netip.Addr, err error) {
+	for item := range strings.FieldsFuncSeq(value, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' }) {
+		a, err := netip.ParseAddr(item)
+		if err != nil || a.Zone() != "" {
+			return nil, sdk.Invalid(item, "write addresses with commas, such as 192.0.2.7,2001:db8::7")
+		}
+		list = append(list, a.Unmap())
+	}
+	if len(list) > maxSources {
+		return nil, sdk.Invalid(strconv.Itoa(len(list))+" addresses", "write at most "+strconv.Itoa(maxSources))
+	}
+	return list, nil
+}
+
+// cut is the address's prefix as the program looks it up.
+func (c *rateConfig) cut(a netip.Addr) source {
+	bits := int(c.Prefix6)
+	if a.Is4() {
+		bits = int(c.Prefix4)
+	}
+	p, _ := a.Prefix(bits)
+	return p.Addr().As16()
+}
+
+func addSources(m *ebpf.Map, want map[source]bool) error {
+	for s := range want {
+		if err := m.Put(s, uint32(1)); err != nil {
+			return fmt.Errorf("list a source: %w", err)
+		}
+	}
+	return nil
+}
+
+// dropSources takes out what is listed no more.
+func dropSources(m *ebpf.Map, want map[source]bool) error {
+	var s source
+	var v uint32
+	var gone []source
+	entries := m.Iterate()
+	for entries.Next(&s, &v) {
+		if !want[s] {
+			gone = append(gone, s)
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return fmt.Errorf("read the list of sources: %w", err)
+	}
+	for _, s := range gone {
+		if err := m.Delete(s); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("take a source out of the list: %w", err)
+		}
+	}
+	return nil
 }
 
 // rate reads 100Mbit, or 5000 packets (5000pps).

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"math"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,6 +32,32 @@ func near(t *testing.T, what string, got int, want float64) {
 	t.Helper()
 	if math.Abs(float64(got)-want) > want*0.02+2 {
 		t.Errorf("%s: %d packets passed, must be %.0f", what, got, want)
+	}
+}
+
+// TestSources: only listed sources are limited, by the prefixes that count, until they are taken
+// out of the list.
+func TestSources(t *testing.T) {
+	b := functionbench.Load(t, "ratelimit", object)
+	v6 := onpath.Tuple{Protocol: 17, Src: netip.MustParseAddr("2001:db8::5"), Dst: netip.MustParseAddr("fd09::2"), SrcPort: 1, DstPort: 53}
+	for hour, list := range []string{"", "10.1.0.2", "10.1.0.2,2001:db8::77", "2001:db8::1", ""} {
+		b.Tell(compile, sdk.Config{"rate": "100 packets", "burst": "100ms", "per": "source", "sources": list})
+		begin := time.Duration(hour+1) * time.Hour
+		for _, c := range []struct {
+			of     onpath.Tuple
+			listed string
+		}{{udpFrom("10.1.0.2", 1), "10.1.0.2"}, {udpFrom("10.1.0.3", 1), "-"}, {v6, "2001:db8::"}} {
+			want := 2000.0
+			if strings.Contains(list, c.listed) {
+				want = 210
+			}
+			near(t, list+": "+c.of.Src.String(), offer(b, c.of, begin, 100, 1000, 2*time.Second), want)
+		}
+	}
+	for _, wrong := range []string{"10.1.0.0/24", "example.net", "fe80::1%eth0"} {
+		if _, err := compile(sdk.Config{"rate": "100 packets", "sources": wrong}); err == nil {
+			t.Error(wrong, "is taken for an address")
+		}
 	}
 }
 
