@@ -119,7 +119,7 @@ type source struct {
 	lasts time.Duration
 }
 
-// believed are the sources that alerts have a function limit.
+// believed are sources that alerts have a function limit.
 func believed(f *onpath.Function, alerts []onpath.Notification) (list []source) {
 	const suffix = 6 // of an instance's name, behind its deployment's
 	for i := range alerts {
@@ -134,7 +134,7 @@ func believed(f *onpath.Function, alerts []onpath.Notification) (list []source) 
 	return list
 }
 
-// over reports whether the time of a source is over.
+// over reports whether a source has had its time.
 func over(f *onpath.Function, now time.Time) bool {
 	return slices.ContainsFunc(f.Status.Limited, func(s onpath.LimitedSource) bool { return !s.Until.After(now) })
 }
@@ -188,7 +188,7 @@ func (l *Limits) tell(ctx context.Context, k onpath.Key, reason, message string)
 	}
 }
 
-// limitSources adds sources to those that are limited, and drops those whose time is over. One that is
+// limitSources adds sources to the limited ones, and drops the ones whose time is over. One that is
 // limited stays so for longer; of that little is written.
 func limitSources(s *onpath.FunctionStatus, news []source, now time.Time) (begun, ended []onpath.LimitedSource, changed bool) {
 	kept := s.Limited[:0:0]
