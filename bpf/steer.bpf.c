@@ -271,6 +271,10 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 	reverse_key(&p->rkey, &p->key, vni);
 	e = flow_established(&p->rkey);
 	if (vni == n->edge) {
+		if (!p->d.entry) {
+			p->d.entry = n->edge;
+			p->d.flags |= FLOW_ADOPTED;
+		}
 		if (other_gateway(n, p->d.entry) == n->edge)
 			p->d.entry = n->edge; /* the HA peer is gone */
 		p->learn = !e || e->seen != p->now || refresh_always || e->next != p->prev;

@@ -423,11 +423,10 @@ __noinline int begin_anew(__u32 tenant)
 		e->path = g->path_slot;
 		e->flags &= ~(FLOW_ADOPTED | FLOW_FIN | FLOW_RST | FLOW_REVERSE);
 		e->flags |= g->flags & GROUP_REVERSE ? FLOW_REVERSE : 0;
-		if (mate) {
-			mate->flags &= ~(FLOW_FIN | FLOW_RST);
-			if (!(mate->flags & FLOW_AT_EDGE))
-				entry_set_kind(mate, mate->kind & ~SYN_CAME);
-		}
+		if (mate && adopted(mate) && !(mate->flags & FLOW_AT_EDGE))
+			entry_set_kind(mate, mate->kind & ~(SYN_CAME | SYN_NOTED));
+		if (mate)
+			mate->flags &= ~(FLOW_ADOPTED | FLOW_FIN | FLOW_RST);
 		return 1;
 	}
 	if (e->flags & FLOW_EMITTED)

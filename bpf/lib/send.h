@@ -116,7 +116,7 @@ static __always_inline int deliver(struct __sk_buff *skb, struct pkt *p, struct 
 static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct node *n,
 				   struct vport *v, __u32 slot)
 {
-	__u32 carried, ifindex;
+	__u32 carried, entry, ifindex;
 	int reason;
 
 	switch (v->kind) {
@@ -139,7 +139,8 @@ static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct 
 			carried = p->d.context;
 		if (p->learn && has_functions(&p->d) && !(p->is & (IS_ERROR | IS_NOPORTS)))
 			learn_replies(AT_RELAY, v->id, slot);
-		reason = encapsulate(skb, slot, last_passed(p), p->d.entry, carried);
+		entry = v->id == p->d.entry && (p->d.flags & FLOW_ADOPTED) ? 0 : p->d.entry;
+		reason = encapsulate(skb, slot, last_passed(p), entry, carried);
 		if (reason)
 			return drop(p, reason);
 		count_out(skb, p, slot, v->id);

@@ -3,7 +3,8 @@
  * Between nodes: VXLAN (RFC 7348). The VNI is the next vport. Both ends rewrite
  * the inner MAC addresses anyway, so their twelve bytes carry what the receiver
  * must know to learn: previous vport, entry vport, group, and the pair's
- * secret, three bytes each.
+ * secret, three bytes each. To the edge where the flow entered, an entry vport of 0 says
+ * that the connection is led past a chain which is younger.
  */
 #ifndef ONPATH_TUNNEL_H
 #define ONPATH_TUNNEL_H

@@ -123,21 +123,38 @@ func adoptedAnew(b *testbed) {
 // passes by: the packet goes that one's way, and the end that accepts it is reset.
 func isNotAccepted(b *testbed, t onpath.Tuple, reverse bool, is ...*instance) {
 	b.t.Helper()
-	b.says(t, reverse, syn, is...)
+	b.says(t, reverse, syn, along(is, reverse)...)
 	p, at := answerTo(t), serverNet
 	if reverse {
 		p, at = newPacket(t), clientNet
 	}
 	p.flags, p.ack = syn|ack, 1001
 	b.send(gateway, at, p.bytes())
-	sent, node := p.bytes(), gateway
+	sent, node, crossed := p.bytes(), gateway, []*instance(nil)
 	for _, i := range along(is, !reverse) {
 		h := hop{at: i, reverse: !reverse}
-		sent, node = b.cross(h, sent), i.node
-		_, at = h.sides()
+		sent, node, crossed = b.cross(h, sent), i.node, append(crossed, i)
+		if _, at = h.sides(); i == is[len(is)-1] { // where the connection left the operator's chain
+			break
+		}
 	}
 	b.dropped(node, at, onpath.DropReset)
-	isResetAt(b, node, at, tupleOf(sent), 1001)
+	f := isResetAt(b, node, at, tupleOf(sent), 1001)
+	for n, i := range reversed(crossed) { // the reset goes on to its receiver
+		h := hop{at: i, reverse: reverse}
+		if n == 0 {
+			f.Packet = b.forwardsFrame(h, f, f.Packet)
+		} else {
+			f.Packet = b.cross(h, f.Packet)
+		}
+	}
+	if len(crossed) > 0 {
+		out := serverNet
+		if reverse {
+			out = clientNet
+		}
+		b.expect(gateway, out, withTTL(f.Packet, 1))
+	}
 }
 
 // passesBy sends packets in the middle of a connection, both ways, past a young chain.
@@ -154,34 +171,35 @@ func (b *testbed) passesBy(t onpath.Tuple, times int) {
 // adoptedWithin: likewise of a tenant's chain that began within an operator's.
 func adoptedWithin(b *testbed) {
 	fw := b.instance("fw", gateway)
-	ops := []*instance{b.instance("op", gateway), b.bridged("bridge", gateway)}
-	for n, op := range ops {
+	op, bridge, far := b.instance("op", gateway), b.bridged("bridge", gateway), b.instance("far", "n2")
+	for n, ops := range [][]*instance{{op}, {bridge}, {far}, {op, far}, {far, op}} {
+		back := reversed(ops)
 		path := onpath.PathID(1 + 2*n)
-		guard := &chain{path: path, tier: onpath.TierOperator, tenant: "operator", match: toServer()}
-		guard.elements = []*element{{instances: []*instance{op}}}
+		guard := one(&chain{path: path, tier: onpath.TierOperator, tenant: "operator", match: toServer()}, ops...).chains[0]
 		web := &chain{path: path + 1, match: toServer(), elements: []*element{{instances: []*instance{fw}}}}
 		web.began, web.adopt = b.h.Now().Add(-time.Second), time.Hour
-		b.apply(&layout{chains: []*chain{guard, web}, instances: append(ops, fw)})
+		b.apply(&layout{chains: []*chain{guard, web}, instances: []*instance{op, bridge, far, fw}})
 		for i, times := range []int{1, 3, 1, 3} {
 			t, reverse := tcp4(uint16(1+10*n+i)), i > 1
 			for range times {
-				b.says(t, false, ack, op)
-				b.says(t, true, ack, op)
+				b.says(t, false, ack, ops...)
+				b.says(t, true, ack, back...)
 			}
 			for _, flags := range []uint8{syn, syn | ack, ack, syn} { // all from one end: the other one accepts nothing
-				b.says(t, reverse, flags, op)
+				b.says(t, reverse, flags, along(ops, reverse)...)
 			}
 			if times > 1 {
-				b.livesOn(t, op)
+				b.livesOn(t, ops...)
 			}
-			isNotAccepted(b, t, reverse, op)
-			if reverse {
-				b.says(t, true, syn, op, fw) // who speaks first meets the operator's first
-				continue
+			isNotAccepted(b, t, reverse, ops...)
+			first := append(along(ops, reverse), fw)       // who speaks first meets the operator's first
+			for _, flags := range []uint8{syn, syn, ack} { // sent again
+				b.says(t, reverse, flags, first...)
+				b.says(t, !reverse, flags|ack, reversed(first)...)
 			}
-			b.forward(t, op, fw)
-			b.backward(t, fw, op)
-			b.forward(t, op, fw)
+			if b.t.Failed() {
+				b.t.Fatalf("within %s, the server first: %t", names(ops), reverse)
+			}
 		}
 	}
 }

@@ -303,7 +303,7 @@ func (b *testbed) isReset(device string, t onpath.Tuple, seq uint32) {
 	isResetAt(b, gateway, device, t, seq)
 }
 
-func isResetAt(b *testbed, node, device string, t onpath.Tuple, seq uint32) {
+func isResetAt(b *testbed, node, device string, t onpath.Tuple, seq uint32) Frame {
 	b.t.Helper()
 	f := b.receive(node, device)
 	if err := checksums(f.Packet); err != nil {
@@ -316,6 +316,7 @@ func isResetAt(b *testbed, node, device string, t onpath.Tuple, seq uint32) {
 	if got := uint32(l4[4])<<24 | uint32(l4[5])<<16 | uint32(l4[6])<<8 | uint32(l4[7]); got != seq {
 		b.t.Errorf("the RST has sequence number %d, must be %d", got, seq)
 	}
+	return f
 }
 
 // noneDrop: without an instance nothing passes, new flows or old.

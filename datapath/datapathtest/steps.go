@@ -39,7 +39,7 @@ func (h hop) sides() (in, out string) {
 // gives it as it came out: one hop further if the instance is routed.
 func (b *testbed) cross(h hop, p []byte) []byte {
 	b.t.Helper()
-	in, out := h.sides()
+	in, _ := h.sides()
 	f := b.expect(h.at.node, in, p)
 	if h.copied {
 		return p
@@ -48,6 +48,15 @@ func (b *testbed) cross(h hop, p []byte) []byte {
 		b.constantMACs(h, f)
 	} else {
 		b.source(h, f)
+	}
+	return b.forwardsFrame(h, f, p)
+}
+
+// forwardsFrame lets an element forward a packet that it got in a frame.
+func (b *testbed) forwardsFrame(h hop, f Frame, p []byte) []byte {
+	b.t.Helper()
+	_, out := h.sides()
+	if h.at.back == 0 {
 		p = withTTL(p, 1)
 		f.Src, f.Dst = "", ""
 	}

@@ -58,7 +58,7 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 	case g != nil:
 		e.group, e.path = g.ID^1, g.Path
 		if e.mirrors = n.behind(g, w.key.tuple); f.adopted { // none of the other tier's chain
-			e.mirrors = n.reversed(f.mirrors, w.key.tuple)
+			e.mirrors = slices.DeleteFunc(e.mirrors, func(m mirror) bool { return n.groups[m.group].Path != g.Path })
 		}
 	case n.relayed(w): // it came for functions here, and names their group alone
 		if g := n.firstMet(back.tuple, from); g != nil {

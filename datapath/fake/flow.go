@@ -185,7 +185,7 @@ func (n *Node) begunAnew(w *work, f *flow) bool {
 		f.kind, f.next, f.functions, f.mirrors, f.adopted, f.answered = onpath.NextPending, 0, nil, nil, false, 0
 		f.noted, f.came, f.fin, f.rst, f.path, f.reverse = false, false, false, false, n.groups[f.context].Path, n.groups[f.context].Reverse
 		if back != nil {
-			back.fin, back.rst, back.came = false, false, false
+			back.fin, back.rst, back.adopted, back.came, back.noted = false, false, false, false, false
 		}
 	}
 	return true

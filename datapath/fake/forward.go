@@ -349,6 +349,9 @@ func (n *Node) tunnelOut(w *work, v *onpath.Vport, f *flow, by By) {
 		}
 	}
 	t := Tunnelled{From: n.underlay, Secret: p.Secret, Next: v.ID, Prev: prev, Entry: f.entry, Group: group, Packet: w.b}
+	if f.adopted && v.ID == f.entry {
+		t.Entry = 0
+	}
 	if n.net.onTunnel == nil || n.net.onTunnel(t, by) {
 		to.tunnelIn(t)
 	}

@@ -600,10 +600,14 @@ func (n *Node) tunnelIn(t Tunnelled) {
 		n.stranger = t.Prev
 		defer func() { n.stranger = 0 }()
 	}
+	adopted := t.Entry == 0 && t.Next != 0 && t.Next == n.edgeVport()
+	if adopted {
+		t.Entry = t.Next
+	}
 	w := n.newWork(t.Packet, h, t.Prev)
 	w.tunnel = &t
 	w.writes = w.writes && h.Verdict == packet.Fine
-	f := flow{kind: onpath.NextVport, next: t.Next, group: t.Group, entry: t.Entry}
+	f := flow{kind: onpath.NextVport, next: t.Next, group: t.Group, entry: t.Entry, adopted: adopted}
 	f.path, _, f.reverse = t.Group.Split()
 	if t.Group != 0 && n.groups[t.Group] == nil {
 		f.path = nowhere

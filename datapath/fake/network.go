@@ -158,7 +158,7 @@ type Tunnelled struct {
 	Secret uint32     // of the pair of nodes
 	Next   onpath.VportID
 	Prev   onpath.VportID
-	Entry  onpath.VportID
+	Entry  onpath.VportID // 0: Next, and the connection is led past a younger chain
 	// Group through which Next was chosen, or that the packet left last where
 	// Next is the edge; 0 if none.
 	Group  onpath.GroupID
