@@ -24,7 +24,7 @@ func TestExamplesAreValid(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !bytes.Contains(data, []byte("apiVersion:")) {
+		if !bytes.Contains(append([]byte("\n"), data...), []byte("\napiVersion:")) {
 			continue // a lab or an image recipe
 		}
 		if _, err := manifest.Load([]string{f}, nil); err != nil {

@@ -31,7 +31,7 @@ func TestExamplesFitSchema(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !bytes.Contains(data, []byte("apiVersion:")) {
+			if !bytes.Contains(append([]byte("\n"), data...), []byte("\napiVersion:")) {
 				continue // a lab or an image recipe
 			}
 			d := yaml.NewDecoder(bytes.NewReader(data))
