@@ -36,8 +36,8 @@ type reply struct {
 	unhook func() bool // it ends with its module
 	r      *http.Request
 	early  io.Reader // the body, also what was read of it
-	wanted chan struct{}
-	wake   chan struct{}
+	pieces
+	wake chan struct{}
 
 	mu     sync.Mutex
 	status int
@@ -55,15 +55,6 @@ type part struct {
 	blob       *blob.Blob
 	release    func()
 	from, size int64
-}
-
-func (p *reply) want() bool {
-	select {
-	case p.wanted <- struct{}{}:
-		return true
-	default:
-		return false
-	}
 }
 
 func (p *reply) cancel() { p.stop() }
@@ -127,7 +118,7 @@ func (h *host) keep(_ api.Memory, s []uint64) {
 		s[0] = result(refused)
 		return
 	}
-	p := &reply{h: h, id: h.streams.number(), r: a.asked, early: a.upload, wanted: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+	p := &reply{h: h, id: h.streams.number(), r: a.asked, early: a.upload, pieces: newPieces(), wake: make(chan struct{}, 1)}
 	p.ctx, p.stop = context.WithCancel(a.asked.Context())
 	p.unhook = context.AfterFunc(h.streams.ctx, p.stop)
 	h.streams.open[p.id] = p
@@ -415,12 +406,12 @@ func (p *reply) upload(rc *http.ResponseController) {
 	b := make([]byte, 0)
 	for {
 		select {
-		case <-p.wanted:
+		case <-p.next:
 		case <-p.ctx.Done():
 			return
 		}
 		if len(b) == 0 {
-			b = make([]byte, p.h.pieces())
+			b = make([]byte, p.h.piece())
 		}
 		n, err := p.readBody(rc, b)
 		if p.ctx.Err() != nil {

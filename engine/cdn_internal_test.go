@@ -309,3 +309,28 @@ func TestLive(t *testing.T) {
 		return open == 0
 	})
 }
+
+// TestOnePiece: a piece that a module asks for again, before it came, comes once. Else the next
+// one comes over it, which active-cdn has not yet given to all who watch.
+func TestOnePiece(t *testing.T) {
+	s, _ := newCDN(t, nil)
+	first, err := s.ask("/live")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Body.Close()
+	time.Sleep(50 * time.Millisecond) // the fetch waits for the origin
+	var fetches int
+	err = s.e.do(t.Context(), func() {
+		for _, o := range s.e.list[0].host.streams.open {
+			if f, is := o.(*fetch); is {
+				if fetches++; f.want() {
+					t.Error("the stream took a second question for the piece that it reads")
+				}
+			}
+		}
+	})
+	if err != nil || fetches != 1 {
+		t.Errorf("%d fetches, %v", fetches, err)
+	}
+}

@@ -53,21 +53,12 @@ func newFetcher(s *supply) *http.Client {
 
 // fetch is one that goes on.
 type fetch struct {
-	h      *host
-	id     int32
-	ctx    context.Context
-	stop   context.CancelFunc
-	wanted chan struct{}
-	into   chan *blob.Writer // what the rest becomes
-}
-
-func (f *fetch) want() bool {
-	select {
-	case f.wanted <- struct{}{}:
-		return true
-	default:
-		return false
-	}
+	h    *host
+	id   int32
+	ctx  context.Context
+	stop context.CancelFunc
+	pieces
+	into chan *blob.Writer // what the rest becomes
 }
 
 func (f *fetch) cancel() { f.stop() }
@@ -101,7 +92,7 @@ func (h *host) fetchGet(mem api.Memory, s []uint64) {
 		s[0] = result(refused)
 		return
 	}
-	f := &fetch{h: h, id: h.streams.number(), wanted: make(chan struct{}, 1), into: make(chan *blob.Writer, 1)}
+	f := &fetch{h: h, id: h.streams.number(), pieces: newPieces(), into: make(chan *blob.Writer, 1)}
 	f.ctx, f.stop = context.WithCancel(h.streams.ctx)
 	h.streams.open[f.id] = f
 	go f.run(u, lines)
@@ -160,14 +151,14 @@ func (f *fetch) get(u *url.URL, header http.Header) error {
 		return err
 	}
 	body := &prompt{r: resp.Body, f: f}
-	b := make([]byte, f.h.pieces())
+	b := make([]byte, f.h.piece())
 	for {
 		timer := newTimer(pieceTime)
 		select {
 		case w := <-f.into:
 			timer.Stop()
 			return f.store(body, w)
-		case <-f.wanted:
+		case <-f.next:
 			timer.Stop()
 		case <-timer.C:
 			return errUnread
@@ -181,7 +172,7 @@ func (f *fetch) get(u *url.URL, header http.Header) error {
 				return terr
 			}
 			if err == io.EOF {
-				f.want() // the end is told without being asked for
+				f.goOn() // the end is told without being asked for
 			}
 		}
 		switch {
@@ -190,7 +181,7 @@ func (f *fetch) get(u *url.URL, header http.Header) error {
 		case err != nil:
 			return err
 		case n == 0:
-			f.want()
+			f.goOn()
 		}
 	}
 }

@@ -27,7 +27,36 @@ const maxPiece = 16 << 10
 type stream interface {
 	// want asks for the next piece of what comes; false: it is asked for, or nothing comes.
 	want() bool
+	// given notes that the module is about to have the piece that it asked for.
+	given()
 	cancel()
+}
+
+// pieces of a stream come one by one, each after it was asked for: a module that asks twice
+// has room for one. The engine's goroutine has asked.
+type pieces struct {
+	due  bool          // the module waits for one
+	next  chan struct{} // the stream's work may read on
+}
+
+func newPieces() pieces { return pieces{next: make(chan struct{}, 1)} }
+
+func (p *pieces) want() bool {
+	if p.due {
+		return false
+	}
+	p.due = true
+	p.goOn()
+	return true
+}
+
+func (p *pieces) given() { p.due = false }
+
+func (p *pieces) goOn() {
+	select {
+	case p.next <- struct{}{}:
+	default:
+	}
 }
 
 // event is one of a stream.
@@ -81,6 +110,9 @@ func (h *host) meet(id int32, v event) bool {
 	if h.streams.open[id] == nil || m.out() || h.streams.ctx.Err() != nil {
 		return false
 	}
+	if v.kind == isPiece {
+		h.streams.open[id].given()
+	}
 	if v.last {
 		delete(h.streams.open, id)
 	}
@@ -101,7 +133,7 @@ func (h *host) meet(id int32, v event) bool {
 	return true
 }
 
-// pieces is how much of a stream the module has room for at once.
-func (h *host) pieces() int {
+// piece is how much of a stream the module has room for at once.
+func (h *host) piece() int {
 	return max(1, min(maxPiece, int(h.m.d.bufferSize)-eventHead))
 }

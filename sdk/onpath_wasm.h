@@ -63,7 +63,8 @@ ONPATH_IMPORT("body/1", end) int onpath_end(int stream);
 /* A line of the header of the request at hand, by name. Its length, which may be above room,
  * or below 0: there is none. */
 ONPATH_IMPORT("body/1", header) int onpath_header(const char *name, __u32 length, void *value, __u32 room);
-/* The next piece of the body of a request that is kept; ONPATH_PIECE or ONPATH_END tells it. */
+/* The next piece of the body of a request that is kept; ONPATH_PIECE or ONPATH_END tells it.
+ * 0, or below 0: it is asked for and has not come yet (-1), or nothing comes (-2). */
 ONPATH_IMPORT("body/1", read) int onpath_read(int stream);
 /* A stream is given up. Nothing more is told of it. */
 ONPATH_IMPORT("body/1", cancel) int onpath_cancel(int stream);
