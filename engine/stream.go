@@ -36,7 +36,7 @@ type stream interface {
 // has room for one. The engine's goroutine has asked.
 type pieces struct {
 	due  bool          // the module waits for one
-	next  chan struct{} // the stream's work may read on
+	next chan struct{} // the stream's work may read on
 }
 
 func newPieces() pieces { return pieces{next: make(chan struct{}, 1)} }
