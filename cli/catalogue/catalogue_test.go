@@ -37,7 +37,7 @@ func TestEntriesAreWhole(t *testing.T) {
 			target := Target{At: []string{"fra1"}, Chained: strings.Contains(words, "--to website"),
 				From: onpath.Endpoints{Any: true}, To: onpath.Endpoints{Hosts: "website"}, Set: onpath.Env{}}
 			for _, s := range strings.Split(words, "--set ")[1:] {
-				k, v, _ := strings.Cut(strings.Fields(s)[0], "=")
+				k, v, _ := strings.Cut(strings.Trim(strings.Fields(s)[0], `'"`), "=") // the first word, without quotes
 				target.Set[k] = v
 			}
 			if _, err := e.Objects(e.Function, target); err != nil {
