@@ -46,6 +46,7 @@ func (s *supply) serve(c *net.UnixConn) {
 		s.conn.Close()
 	}
 	s.conn = c
+	s.forget() // the one before answers no more
 	close(s.came)
 	s.came = make(chan struct{})
 	s.mu.Unlock()
@@ -59,10 +60,14 @@ func (s *supply) serve(c *net.UnixConn) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.conn != c {
-		return
+	if s.conn == c {
+		s.conn = nil
+		s.forget()
 	}
-	s.conn = nil
+}
+
+// forget answers all who wait. Callers hold mu.
+func (s *supply) forget() {
 	for id, w := range s.waits {
 		delete(s.waits, id)
 		w <- supplied{err: errNoAgent}
