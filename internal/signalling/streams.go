@@ -14,8 +14,8 @@ import (
 	"github.com/onpath/onpath/signal/gist"
 )
 
-// Bounds of connections. What is taken from one network is bounded as well, and where there
-// are too many, the network that has most loses one.
+// Bounds of connections. What is taken from one network is bounded as well. Where there are too
+// many, the network that has most loses one: a peer can have this machine open some, too.
 const (
 	maxStreams   = 128      // that others opened, and as many that this machine opened
 	streamsOfOne = 8        // of one address, or of one /64
@@ -136,16 +136,14 @@ func (s *Streams) room(k streamKey) bool {
 	}
 	own := by[network(k.remote.Addr())]
 	switch {
-	case k.dialled:
-		return all < maxStreams
-	case own >= streamsOfOne:
+	case !k.dialled && own >= streamsOfOne:
 		return false
 	case all < maxStreams:
 		return true
 	}
 	var oldest *stream
 	for _, c := range s.open {
-		if n := by[network(c.key.remote.Addr())]; c.key.dialled || n <= own+1 {
+		if n := by[network(c.key.remote.Addr())]; c.key.dialled != k.dialled || n <= own+1 {
 			continue
 		} else if most := 0; oldest != nil {
 			most = by[network(oldest.key.remote.Addr())]

@@ -190,6 +190,26 @@ func TestRoom(t *testing.T) {
 	}
 }
 
+// TestDialledRoom: a network that had this machine open all the connections that it may loses one
+// when another needs one.
+func TestDialledRoom(t *testing.T) {
+	s := NewStreams(t.Context(), StreamsConfig{Ended: func(netip.AddrPort, bool) {}})
+	key := func(network string, port int) streamKey {
+		return streamKey{netip.AddrPortFrom(netip.MustParseAddr(network), uint16(port)), true}
+	}
+	for i := range maxStreams {
+		if s.add(key("2001:db8::1", 1+i), nil) == nil {
+			t.Fatalf("connection %d is not opened", i)
+		}
+	}
+	if s.add(key("2001:db8:0:1::1", 1), nil) == nil {
+		t.Error("one network keeps all others out")
+	}
+	if s.add(key("2001:db8::1", 9999), nil) != nil || s.count() != maxStreams {
+		t.Errorf("%d connections", s.count())
+	}
+}
+
 func mapKeys(m map[streamKey]*stream) (list []streamKey) {
 	for k := range m {
 		list = append(list, k)
