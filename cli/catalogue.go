@@ -56,7 +56,7 @@ func shownEntry(e *catalogue.Entry) *render.CatalogueEntry {
 
 func newCatalogueShow(g *global) *cobra.Command {
 	return &cobra.Command{
-		Use: "show NAME", Short: "Show for whom a function is, its parameters and three lines to use it",
+		Use: "show NAME", Short: "Show what a function is for, its parameters and its use",
 		Args: cobra.ExactArgs(1), Example: examples("onpath catalogue show cache"), ValidArgsFunction: completeEntries,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := g.checkOutput(); err != nil {
@@ -93,7 +93,7 @@ type catalogueUse struct {
 func newCatalogueUse(g *global) *cobra.Command {
 	u := &catalogueUse{make: applyFlags{global: g}}
 	c := &cobra.Command{
-		Use: "use NAME", Short: "Build and apply a function that comes with onpath, and steer traffic through it",
+		Use: "use NAME", Short: "Build and apply a function, and steer traffic through it",
 		Long: `Build the function's image on this machine, from the distribution's packages (as
 root, with mmdebstrap), or take it from the cache; then apply the Function. With --to
 a Chain of its name sends traffic through it. A function that answers by itself gets a

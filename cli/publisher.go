@@ -21,7 +21,7 @@ import (
 )
 
 func newPublisher(g *global) *cobra.Command {
-	return group("publisher", "Have modules installed where crowds are, beside a server of yours", groupAround,
+	return group("publisher", "Have modules installed where a server's crowds are", groupAround,
 		newPublisherCDN(g), newPublisherSIP(g))
 }
 

@@ -22,7 +22,7 @@ import (
 func reserveDemonstration() Demonstration {
 	return Demonstration{
 		Name:  "reserve",
-		Short: "Reserve capacity in slots of seconds, change it under traffic, pay",
+		Short: "Reserve capacity for seconds, change it under traffic, pay",
 		Long: `Emulate three cloudlets and reserve capacity in them as in PacketCloud's Tables 1
 and 2, with slots of seconds. A slot grows under a stream, a request is declined
 with the time at which it would fit, a conflict moves an instance while packets
