@@ -335,9 +335,11 @@ func TestFlood(t *testing.T) {
 		_ = c.Close()
 	}
 	s.eventually("the clients' end", func() bool { return s.counts()["failed"] == maxKeptOf })
-	if n := s.e.kept.n; n != 0 {
-		t.Errorf("%d requests are still kept", n)
-	}
+	s.eventually("the end of the kept requests", func() bool { // each ends after its module was told
+		s.e.kept.mu.Lock()
+		defer s.e.kept.mu.Unlock()
+		return s.e.kept.n == 0
+	})
 }
 
 // TestNotifyQuota: a module tells its owner so much a second.
@@ -357,4 +359,32 @@ func TestNotifyQuota(t *testing.T) {
 		t.Errorf("%s notifications at once, want %d", said, tellRate)
 	}
 	s.eventually("what it told", func() bool { return told.Load() == tellRate })
+}
+
+// TestMissed: notifications that nobody takes and fetches that fail are counted, for whoever
+// runs the node: a module may keep both to itself.
+func TestMissed(t *testing.T) {
+	s, o := newCDN(t, nil)
+	s.dial = func(context.Context, string) (net.Conn, error) { return nil, errors.New("not public") }
+	if status, _, b := s.body("/page.html"); status != http.StatusBadGateway || o.count("/page.html") != 0 {
+		t.Errorf("%d %q", status, b)
+	}
+	if n := s.numbers(); n.FetchFailed != 1 {
+		t.Errorf("%+v", n)
+	}
+	full := httptest.NewServer(http.NotFoundHandler())
+	defer full.Close()
+	s = withBlocks(t, 0, nil)
+	s.told = strings.TrimPrefix(full.URL, "http://")
+	_, _ = s.get("/notify")
+	s.eventually("the count of what is lost", func() bool { return s.numbers().NotifyLost == tellRate })
+}
+
+func (s *serving) numbers() control.ModuleNumbers {
+	s.t.Helper()
+	st, err := s.e.Status(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return st.Modules[0].ModuleNumbers
 }

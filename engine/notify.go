@@ -33,7 +33,7 @@ func newTeller(s *supply) *http.Client {
 	}}
 }
 
-// notify has a notification sent beside the packets; the log has what was not taken.
+// notify has a notification sent beside the packets; notify-lost counts what was not taken.
 func (h *host) notify(mem api.Memory, s []uint64) {
 	title, ok := window(mem, s[1], s[2], onpath.MaxNotificationTitle)
 	text, ok2 := window(mem, s[3], s[4], onpath.MaxNotificationText)
@@ -48,7 +48,7 @@ func (h *host) notify(mem api.Memory, s []uint64) {
 		s[0] = result(refused)
 		return
 	}
-	e, module := h.e, h.m.spec.Name
+	e := h.e
 	select {
 	case e.telling <- struct{}{}:
 	default:
@@ -58,7 +58,7 @@ func (h *host) notify(mem api.Memory, s []uint64) {
 	go func() {
 		defer func() { <-e.telling }()
 		if err := e.tellOwner(body); err != nil {
-			e.log.Warn("a notification is lost", "module", module, "err", err)
+			_ = e.do(e.ended, func() { h.missed(&h.m.numbers.NotifyLost, "a notification is lost", err.Error()) })
 		}
 	}()
 	s[0] = 0

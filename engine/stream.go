@@ -103,6 +103,13 @@ func (h *host) tell(ctx context.Context, id int32, v event) error {
 	return err
 }
 
+// missed counts what a module could not have done. The log has it whenever the count doubled.
+func (h *host) missed(n *uint64, what, why string) {
+	if *n++; *n&(*n-1) == 0 {
+		h.e.log.Warn(what, "module", h.m.spec.Name, "times", *n, "err", why)
+	}
+}
+
 var errGone = fmt.Errorf("the module has given the stream up")
 
 func (h *host) meet(id int32, v event) bool {
@@ -110,8 +117,11 @@ func (h *host) meet(id int32, v event) bool {
 	if h.streams.open[id] == nil || m.out() || h.streams.ctx.Err() != nil {
 		return false
 	}
-	if v.kind == isPiece {
+	switch _, fetches := h.streams.open[id].(*fetch); {
+	case v.kind == isPiece:
 		h.streams.open[id].given()
+	case v.kind == isFailed && fetches:
+		h.missed(&m.numbers.FetchFailed, "a fetch failed", string(v.data))
 	}
 	if v.last {
 		delete(h.streams.open, id)

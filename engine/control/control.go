@@ -69,6 +69,9 @@ type ModuleNumbers struct {
 	Sent      uint64 `json:"sent"`
 	SendOver  uint64 `json:"sendOver,omitempty"` // over what emit allows
 	Traps     uint64 `json:"traps,omitempty"`    // how often it left the list by itself
+	// FetchFailed and NotifyLost count fetches that failed, and notifications that nobody took.
+	FetchFailed uint64 `json:"fetchFailed,omitempty"`
+	NotifyLost  uint64 `json:"notifyLost,omitempty"`
 	// Reasons counts dropped and answered packets by the module's own codes.
 	Reasons [MaxReasons]uint64 `json:"reasons"`
 	// Samples packets took Time of the processor in all.

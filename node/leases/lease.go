@@ -64,8 +64,15 @@ type Options struct {
 	ModuleSources []netip.Prefix
 }
 
+// leased are the building blocks that leased modules may have: a publisher has no place where
+// notifications could go.
+func leased(offered []string) []string {
+	return slices.DeleteFunc(slices.Clone(offered), func(b string) bool { return b == "notify/1" })
+}
+
 // New makes one.
 func New(p *base.Part, m *machine.Machine, punts *punt.Port, o Options) *Leases {
+	o.Blocks = leased(o.Blocks)
 	l := &Leases{part: p, opt: o, machine: m, due: make(chan struct{}, 1), renewed: make(chan struct{}, 1), changed: make(chan struct{}),
 		told: newSparing()}
 	l.signal = newSignaller(l, punts)

@@ -2,10 +2,14 @@ package leases
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/engine"
+	"github.com/onpath/onpath/node/base"
+	"github.com/onpath/onpath/node/machine"
 )
 
 // TestDeciding: a publisher whose server is slow, and all that have no account, leave room
@@ -116,5 +120,14 @@ func TestRestored(t *testing.T) {
 	}
 	if now := next.Current(); len(now.Leases) != 1 || now.Number <= (List{}).Number {
 		t.Errorf("the leases are %+v", now)
+	}
+}
+
+// TestNoNotify: of the building blocks of a node leased modules have all but notifications. A
+// request that depends on them, or whose code imports them, would wait for what nobody hears.
+func TestNoNotify(t *testing.T) {
+	got := New(&base.Part{}, &machine.Machine{}, nil, Options{Blocks: engine.Blocks}).opt.Blocks
+	if len(got) != len(engine.Blocks)-1 || slices.Contains(got, "notify/1") {
+		t.Errorf("leased modules have %v", got)
 	}
 }

@@ -59,6 +59,7 @@ func (p *process) ModuleCounters() map[string]map[string]uint64 {
 		c := map[string]uint64{
 			"packets": m.Packets, "next": m.Passed, "drop": m.Dropped, "answer": m.Answered, "rewritten": m.Rewritten,
 			"bypass": m.Bypassed, "refused": m.Refused, "sent": m.Sent, "traps": m.Traps,
+			"fetch-failed": m.FetchFailed, "notify-lost": m.NotifyLost,
 		}
 		for name, n := range m.Counters {
 			c["own/"+name] = n

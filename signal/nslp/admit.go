@@ -93,7 +93,7 @@ func leaseName(l *onpath.LeaseSpec) string {
 func (g *Ground) checkModule(_ *onpath.LocalLease, m *Message, _ onpath.Publisher) *Refusal {
 	for _, d := range m.Dependencies {
 		if !slices.Contains(g.Blocks, d) {
-			return &Refusal{"MissingBlock", fmt.Sprintf("the building block %s is not offered here", d)}
+			return &Refusal{"MissingBlock", fmt.Sprintf("the building block %s is not offered to leased modules here", d)}
 		}
 	}
 	if len(m.Hash) != 32 || !strings.HasPrefix(m.URL, "http://") && !strings.HasPrefix(m.URL, "https://") {
