@@ -145,6 +145,10 @@ func (w *world) leaseObjects() {
 			continue
 		}
 		for i := range n.st.Report.Leases {
+			if i == onpath.LeaseSlots*onpath.MaxModules {
+				n.unbelieved = cmp.Or(n.unbelieved, fmt.Sprintf("it reports more than %d leases", i))
+				break
+			}
 			r := &n.st.Report.Leases[i]
 			k, o := w.leaseOf(n, r)
 			had, there := lookUp[*onpath.Lease](w, onpath.KindLease, name{k.Tenant, k.Name})
@@ -176,30 +180,38 @@ func (w *world) leaseObjects() {
 	}
 }
 
-// maxLeaseText is how many bytes the texts of a lease may have together; maxProved is how many
+// maxLeaseText is how many bytes the texts of a lease may have together, as a request that goes by a
+// connection; maxProved is how many
 // addresses a password proves.
 const (
-	maxLeaseText = 8 << 10
+	maxLeaseText = 16 << 10
 	maxProved    = 4
 )
+
+// leaseText is how many bytes of a request say what a lease has, at least.
+func leaseText(l *onpath.LeaseSpec) int {
+	size := len(l.Module) + len(l.URL) + len(l.SHA256) + len(l.User) + len(l.Publisher) + 5*len(l.To)
+	for _, words := range [][]string{l.Properties, l.Fetch} {
+		for _, s := range words {
+			size += 2 + len(s)
+		}
+	}
+	return size
+}
 
 // disbelieve says why a lease that a node reports cannot be: the node's word makes public
 // entries in a tenant's name. A lease that was believed goes on, also while its publisher
 // loses what it rests on: the node ends it.
 func (n *node) disbelieve(w *world, r *onpath.LeaseReport, had *onpath.Lease) string {
-	size := len(r.Name) + len(r.Module) + len(r.URL) + len(r.SHA256) + len(r.User) + len(r.Publisher)
-	for _, p := range r.Properties {
-		size += len(p)
-	}
 	lends := n.obj.Spec.Leases
 	switch {
 	case had != nil && had.Spec.Node != n.name:
 		return fmt.Sprintf("lease %s is node %s's", r.Name, had.Spec.Node)
+	case leaseText(&r.LeaseSpec)+len(r.Name) > maxLeaseText || len(r.Serves) > onpath.MaxServedPorts:
+		return fmt.Sprintf("lease %s has more than %d bytes of text", onpath.ClipText(r.Name), maxLeaseText)
 	case had != nil && had.Spec.Publisher == r.Publisher && bytes.Equal(had.Spec.Key, r.Key) && slices.Equal(had.Spec.To, r.To) &&
 		slices.Equal(had.Spec.Addresses, r.Addresses):
 		return ""
-	case size > maxLeaseText || len(r.Properties) > maxLeaseText/64:
-		return fmt.Sprintf("lease %s has more than %d bytes of text", onpath.ClipText(r.Name), maxLeaseText)
 	case lends == nil || lends.DryRun:
 		return fmt.Sprintf("lease %s: the node has nothing to lend", r.Name)
 	case !n.lentTo(r.Addresses):

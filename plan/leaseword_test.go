@@ -47,7 +47,7 @@ func TestLeasesThatCannotBe(t *testing.T) {
 		"of others' addresses":    {lease("a-1", "voice", true, key, to("198.51.100.0/24")), false},
 		"by a tenant's name":      {lease("a-1", "voice", false, other, to("192.0.2.1/32")), false},
 		"of more than one proves": {lease("a-1", "key-0102030405060708", false, other, to("0.0.0.0/0")), false},
-		"with a long text":        {lease(string(make([]byte, 9000)), "voice", true, key, to("203.0.113.7/32")), false},
+		"with a long text":        {lease(string(make([]byte, maxLeaseText+1)), "voice", true, key, to("203.0.113.7/32")), false},
 	} {
 		reports("fra1-gw", c.report)
 		if n := len(objects[*onpath.Lease](s.snapshot())); (n == 1) != c.is {
