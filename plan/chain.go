@@ -28,7 +28,6 @@ type chain struct {
 	forward, reverse []onpath.Match
 	reach, origin    [2]span   // of forward: destinations, sources
 	rank             int       // place in the order of precedence
-	titled           int       // its tenant's place by the best title, from 1; 0: it has none
 	sends            []sending // once they are counted
 	counted          bool
 }

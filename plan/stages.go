@@ -53,6 +53,6 @@ type rollout struct {
 type teller struct {
 	*world
 	waiting map[name]string     // instances that nobody sees, made when they are first asked for
-	best    []titled            // the best title of each tenant with chains, likewise
+	rivals  *rivals             // tenants with chains, likewise
 	before  map[*chain][]*chain // of the same tenant, with traffic that may meet the chain's, likewise
 }

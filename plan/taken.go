@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -29,64 +30,86 @@ func (w *teller) takers(c *chain, most int) (out []string) {
 	if c.tier != onpath.TierTenant || c.off() != "" {
 		return nil
 	}
-	better := w.better(c)
-	if better == 0 || better == 1 && c.titled == 1 {
-		return nil
+	rights := w.rightsBefore(c)
+	if !slices.ContainsFunc(rights, func(r right) bool { return r.tenant != c.key.tenant && r.meets(c) }) {
+		return nil // as most have none
 	}
-	list := w.chains
-	if len(c.cloudlets) == 1 { // as most; others lie elsewhere
-		list = w.cloudlets[c.cloudlets[0]].chains
-	}
-	for _, t := range list {
-		if len(out) == most {
-			break
-		}
-		if t.titled == 0 || t.titled > better || t.titled == c.titled || t.tier != c.tier || !t.active {
-			continue
-		}
-		if !c.mayMeet(t) && !c.mayFace(t) || !mayContest(t, c) {
-			continue
+	w.rivals.near(w.world, c).meeting(c, func(t *chain) bool {
+		if t.key.tenant == c.key.tenant || !c.mayMeet(t) && !c.mayFace(t) || !mayContest(t, c) {
+			return true
 		}
 		if m, ok := w.takes(t, c); ok {
-			out = append(out, fmt.Sprintf("chain %s takes %s", t.key, words(m)))
+			if words := fmt.Sprintf("chain %s takes %s", t.key, words(m)); !slices.Contains(out, words) {
+				out = append(out, words)
+			}
 		}
-	}
+		return len(out) < most
+	})
 	return out
 }
 
-// titled is a tenant's best title to anything.
-type titled struct {
-	tenant string
+// right is a tenant's title to the traffic of one prefix.
+type right struct {
 	ownership.Rank
+	tenant string
+	at     [2]span // the prefix
 }
 
-// findBest puts the tenants with chains into the order of their best titles.
-func (w *teller) findBest() {
-	place := map[string]int{}
-	for _, t := range w.chains {
-		if parts := w.partsOf(t.key.tenant); t.tier == onpath.TierTenant && len(parts) > 0 && place[t.key.tenant] == 0 {
-			place[t.key.tenant] = 1
-			w.best = append(w.best, titled{t.key.tenant, parts[0].Rank})
+// rivals are the tenants with chains, and these chains.
+type rivals struct {
+	rights []right              // the best first
+	at     map[string]*spanTree // active chains by cloudlet, of all as "", made when they are first asked for
+}
+
+func (w *teller) findRivals() {
+	w.rivals = &rivals{at: map[string]*spanTree{}}
+	there := map[string]bool{}
+	for _, c := range w.chains {
+		if c.tier != onpath.TierTenant || there[c.key.tenant] {
+			continue
+		}
+		there[c.key.tenant] = true
+		for _, part := range w.partsOf(c.key.tenant) {
+			for _, p := range part.Prefixes {
+				at := reachOf([]onpath.Match{{Dst: []netip.Prefix{p}}})
+				w.rivals.rights = append(w.rivals.rights, right{part.Rank, c.key.tenant, at})
+			}
 		}
 	}
-	slices.SortFunc(w.best, func(a, b titled) int { return a.Rank.Compare(b.Rank) })
-	for i, t := range w.best {
-		place[t.tenant] = i + 1
-	}
-	for _, c := range w.chains {
-		c.titled = place[c.key.tenant]
-	}
+	slices.SortStableFunc(w.rivals.rights, func(a, b right) int { return a.Compare(b.Rank) })
 }
 
-// better is how many tenants have a better title to anything than the chain has to all of
-// its traffic: those first in order.
-func (w *teller) better(c *chain) int {
-	if w.best == nil {
-		w.findBest()
+// rightsBefore are better than the right of the chain's tenant to all of its traffic.
+func (w *teller) rightsBefore(c *chain) []right {
+	if w.rivals == nil {
+		w.findRivals()
 	}
 	worst := floor(c.forward, w.partsOf(c.key.tenant))
-	n, _ := slices.BinarySearchFunc(w.best, worst, func(t titled, r ownership.Rank) int { return t.Rank.Compare(r) })
-	return n
+	n, _ := slices.BinarySearchFunc(w.rivals.rights, worst, func(t right, r ownership.Rank) int { return t.Compare(r) })
+	return w.rivals.rights[:n]
+}
+
+// near are the active chains of tenants in the chain's cloudlets.
+func (r *rivals) near(w *world, c *chain) *spanTree {
+	in, list := "", w.chains
+	if len(c.cloudlets) == 1 { // as most; others lie elsewhere
+		in, list = c.cloudlets[0], w.cloudlets[c.cloudlets[0]].chains
+	}
+	if r.at[in] == nil {
+		r.at[in] = newSpanTree(slices.DeleteFunc(slices.Clone(list), func(t *chain) bool {
+			return t.tier != onpath.TierTenant || !t.active
+		}))
+	}
+	return r.at[in]
+}
+
+// meets reports whether traffic of the chain may have the title's end in its prefix.
+func (r *right) meets(c *chain) bool {
+	end := &c.origin
+	if r.Destination {
+		end = &c.reach
+	}
+	return r.at[0].meets(&end[0]) || r.at[1].meets(&end[1])
 }
 
 // takenStatus tells the chain's tenant that others take traffic of it, and the operator

@@ -1,9 +1,12 @@
 package plan
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/onpath/onpath"
 )
@@ -207,5 +210,92 @@ func TestTakenByOwn(t *testing.T) {
 				t.Errorf("once it is over: %+v", is)
 			}
 		})
+	}
+}
+
+// BenchmarkTaken asks of each chain of many tenants that share all addresses who takes
+// traffic of it.
+func BenchmarkTaken(b *testing.B) {
+	for _, n := range []int{1000, 10_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			w := sharers(n)
+			for b.Loop() {
+				t := &teller{world: w}
+				for _, c := range w.chains {
+					if got := t.takers(c, 1); len(got) > 0 {
+						b.Fatalf("%s: %s", c.key, got)
+					}
+				}
+			}
+		})
+	}
+}
+
+// sharers are n active chains of a hundred tenants, each to an address of its own.
+func sharers(n int) *world {
+	s := &Snapshot{Now: time.Unix(1e9, 0), Objects: map[onpath.Key]onpath.Object{}}
+	add := func(list ...onpath.Object) {
+		for _, o := range list {
+			if err := o.Validate(); err != nil {
+				panic(err)
+			}
+			s.Objects[onpath.KeyOf(o)] = o
+		}
+	}
+	add(aCloudlet("fra1"), aNode("gw", "fra1", 1, true))
+	for i := range 100 {
+		owner := fmt.Sprintf("t%d", i)
+		add(aTenant(owner, "0.0.0.0/0"), aFunction(owner, "fwd", nil))
+		for k := range n / 100 {
+			c := aChain(owner, fmt.Sprintf("c%d", k), through("fwd", 1))
+			c.Spec.To = onpath.Endpoints{Prefixes: prefixes(fmt.Sprintf("10.%d.%d.%d", i, k/256, k%256))}
+			c.Spec.Direction = onpath.DirectionForward
+			add(c)
+		}
+	}
+	w := newWorld(s)
+	if len(w.chains) != n {
+		panic(fmt.Sprint(len(w.chains), " chains"))
+	}
+	for _, c := range w.chains {
+		c.span()
+		c.active = true
+	}
+	return w
+}
+
+// TestMeetingOfAll: a look by addresses finds what a look at each chain finds, and counts
+// what meets at one end.
+func TestMeetingOfAll(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	spans := func() (out [2]span) {
+		for v := range out {
+			s := &out[v]
+			s.some = random.IntN(4) > 0
+			s.lo[15] = byte(random.IntN(200))
+			s.hi[15] = s.lo[15] + byte(random.IntN(50))
+		}
+		return out
+	}
+	for range 300 {
+		var list []*chain
+		for i := range random.IntN(30) {
+			list = append(list, &chain{rank: i, reach: spans(), origin: spans(), reverse: make([]onpath.Match, random.IntN(2))})
+		}
+		tree, c := newSpanTree(list), &chain{reach: spans(), origin: spans()}
+		found := map[*chain]bool{}
+		tree.meeting(c, func(o *chain) bool { found[o] = true; return true })
+		n := 0
+		for _, o := range list {
+			if (c.mayMeet(o) || len(o.reverse) > 0 && c.mayFace(o)) && !found[o] {
+				t.Fatalf("chain %d of %d is not found", o.rank, len(list))
+			}
+			if c.reach[0].meets(&o.reach[0]) {
+				n++
+			}
+		}
+		if got := tree.along.reach[0].count(&c.reach[0]); c.reach[0].some && got != n {
+			t.Fatalf("%d spans meet, counted %d", n, got)
+		}
 	}
 }
