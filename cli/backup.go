@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/change"
 	"github.com/onpath/onpath/api/wire"
 	"github.com/onpath/onpath/cli/config"
@@ -69,7 +70,8 @@ func newRestore(*global) *cobra.Command {
 		Long: `Make a server's folder from a file that onpath backup wrote; the folder must be empty
 or absent. Start the server then: nodes find it where they found the one before, at
 its address, and their instances and flows go on. What was changed after the backup
-is as it was before; functions with images that the backup does not have (it was made
+is as it was before: who was revoked after it is accepted again, until you revoke them
+again. Join tokens are not: make new ones. Functions with images that the backup does not have (it was made
 without --images) have to be applied again.`,
 		Example: examples("sudo onpath restore /var/backups/onpath.tar && sudo systemctl start onpath-server"),
 		Args:    cobra.ExactArgs(1),
@@ -79,6 +81,7 @@ without --images) have to be applied again.`,
 				return needsSudo(c, err)
 			}
 			fmt.Fprintf(c.OutOrStdout(), "%s is as the server was at %s; start the server\n", dir, about.At.Local().Format(time.DateTime))
+			fmt.Fprintln(c.OutOrStdout(), "users, nodes and API tokens of then are accepted: revoke again whom you revoked since; make join tokens anew")
 			return nil
 		},
 	}
@@ -124,6 +127,9 @@ func restore(file, dir string) (about wire.Backup, err error) {
 	if err := etcd.Restore(filepath.Join(draft, "store"), snapshot); err != nil {
 		return about, err
 	}
+	if err := dropJoinTokens(filepath.Join(draft, "auth")); err != nil {
+		return about, err
+	}
 	if err := errors.Join(os.Remove(snapshot), os.Remove(filepath.Join(draft, change.BackupAbout))); err != nil {
 		return about, err
 	}
@@ -131,6 +137,19 @@ func restore(file, dir string) (about wire.Backup, err error) {
 		return about, err
 	}
 	return about, os.Rename(draft, dir)
+}
+
+// dropJoinTokens makes join tokens in an authority's folder unusable, if there is one: some
+// may have been used after the backup.
+func dropJoinTokens(dir string) error {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	a, err := auth.OpenAuthority(dir, time.Now)
+	if err == nil {
+		_, err = a.DropJoinTokens()
+	}
+	return err
 }
 
 // plainEnd says in words what the reader of archives finds wrong.

@@ -416,3 +416,16 @@ func randomHex(n int) string {
 	_, _ = rand.Read(b) // never fails (crypto/rand)
 	return fmt.Sprintf("%x", b)
 }
+
+// DropJoinTokens makes all join tokens unusable, and counts them. A token of a backup may
+// have been used or deleted since.
+func (a *Authority) DropJoinTokens() (n int, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before := len(a.state.Tokens)
+	err = a.update(func(s *state) error {
+		maps.DeleteFunc(s.Tokens, func(_ string, t token) bool { return !t.API })
+		return nil
+	})
+	return before - len(a.state.Tokens), err
+}

@@ -175,3 +175,20 @@ func TestRevokeNotWritten(t *testing.T) {
 		t.Error("the revoked key is still on the list")
 	}
 }
+
+// TestDropJoinTokens: join tokens that were unused when a backup was made are refused after
+// it is restored; bearer tokens are not.
+func TestDropJoinTokens(t *testing.T) {
+	dir := t.TempDir()
+	a := authorityAt(t, dir)
+	user := TokenRequest{Role: RoleOperator, Name: "ann", Address: "x:1"}
+	secretOf(t, a, user)
+	user.API = true
+	secretOf(t, a, user)
+	if n, err := authorityAt(t, dir).DropJoinTokens(); n != 1 || err != nil {
+		t.Errorf("%d dropped: %v", n, err)
+	}
+	if left := authorityAt(t, dir).Tokens(); len(left) != 1 || !left[0].API {
+		t.Errorf("left: %+v", left)
+	}
+}
