@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"net/netip"
 	"net/url"
 	"os"
@@ -44,8 +45,14 @@ func (p *publisherFlags) config(c *cobra.Command) (out publish.Config, err error
 	}
 	if p.from != "" {
 		if out.Send.From, err = netip.ParseAddr(p.from); err != nil {
-			return out, badUsage("--from %q is no address of this machine", p.from)
+			return out, badUsage("--from %q is not an address", p.from)
 		}
+		if !publish.IsLocal(out.Send.From) {
+			return out, badUsage("--from %s is no address of this machine", p.from)
+		}
+	}
+	if _, err := signalling.OpenNodes(p.nodes); err != nil {
+		return out, err
 	}
 	out.KnownNodes, out.Out = p.nodes, c.OutOrStdout()
 	return out, nil
@@ -106,18 +113,36 @@ reach; nobody is redirected there. HTTPS is not served: leave sites that are ask
 	return c
 }
 
+// longestLease is the longest time that a request may ask for.
+const longestLease = 24 * time.Hour
+
 // prepare checks the flags, and reads what they name.
 func (a *cdnFlags) prepare(c *cobra.Command) (config publish.Config, err error) {
 	u, err := url.Parse(a.origin)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return config, badUsage("--origin %q is no URL of a web site: write http://127.0.0.1:8000", a.origin)
 	}
 	edge, err := netip.ParseAddrPort(a.cdn.Nodes)
-	if err != nil || edge.Addr().IsUnspecified() || edge.Addr().IsLoopback() {
+	if err != nil || edge.Addr().IsUnspecified() || edge.Addr().IsLoopback() || edge.Port() == 0 {
 		return config, badUsage("--edge %q is no address that nodes reach: write one of this machine, such as 192.0.2.10:8080", a.cdn.Nodes)
 	}
-	if a.Threshold < 1 || a.Window < time.Second || a.TTL < 3*time.Second || a.Cold <= 0 {
-		return config, badUsage("--threshold is at least 1, --window at least 1s, --ttl at least 3s, and --cold above 0")
+	if !publish.IsLocal(edge.Addr()) {
+		return config, badUsage("--edge %s is no address of this machine", edge)
+	}
+	if publish.Serves(a.cdn.Listen, edge.Addr(), edge.Port()) {
+		return config, badUsage("--listen and --edge are the same address and port: clients would be taken for modules")
+	}
+	if publish.LeadsTo(c.Context(), u, a.cdn.Listen, a.cdn.Nodes) {
+		return config, badUsage("--origin %s is this daemon's own --listen or --edge: requests would go in a circle; "+
+			"name the web server itself", a.origin)
+	}
+	if a.Threshold < 1 || a.Window < time.Second || a.TTL < 3*time.Second || a.TTL > longestLease || a.Cold <= 0 || a.cdn.Life < 0 {
+		return config, badUsage("--threshold is at least 1, --window at least 1s, --ttl 3s to 24h, --cold above 0, and --life not below 0")
+	}
+	for _, p := range a.properties {
+		if name, _, ok := strings.Cut(p, "="); !ok || name == "" || name == "origin" {
+			return config, badUsage("--property %s: write NAME=VALUE; the module's origin is --edge, and cannot be another one", p)
+		}
 	}
 	if a.Bits4 < 0 || a.Bits4 > 32 || a.Bits6 < 0 || a.Bits6 > 128 {
 		return config, badUsage("--region4 is the length of a prefix of IPv4, and --region6 of IPv6")
@@ -134,6 +159,9 @@ func (a *cdnFlags) prepare(c *cobra.Command) (config publish.Config, err error) 
 	}
 	if n := len(code); n > onpath.MaxModuleBytes {
 		return config, onpath.Errorf(onpath.CodeInvalid, "%s has %d bytes; a module has at most %d", a.module, n, onpath.MaxModuleBytes)
+	}
+	if !bytes.HasPrefix(code, []byte("\x00asm")) {
+		return config, badUsage("--module %s is no WebAssembly module", a.module)
 	}
 	if config, err = a.config(c); err != nil {
 		return config, err

@@ -34,12 +34,13 @@ func (c *CDN) Run(ctx context.Context) error {
 	proxy := httputil.NewSingleHostReverseProxy(c.Origin)
 	proxy.FlushInterval = -1 // live streams
 	proxy.ErrorLog = log.New(io.Discard, "", 0)
+	once := loopGuard(proxy)
 	fetched := http.NewServeMux()
 	fetched.HandleFunc(ModulePath, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(c.Code) })
 	fetched.Handle("/", proxy)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	for address, h := range map[string]http.Handler{c.Listen: c.redirect(proxy), c.Nodes: fetched} {
+	for address, h := range map[string]http.Handler{c.Listen: once(c.redirect(proxy)), c.Nodes: once(fetched)} {
 		l, err := net.Listen("tcp", address)
 		if err != nil {
 			return err
