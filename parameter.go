@@ -3,6 +3,7 @@ package onpath
 import (
 	"fmt"
 	"net/netip"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -15,7 +16,8 @@ import (
 type Parameter struct {
 	Name string `json:"name"`
 	// Type: text (default), integer, number, boolean, choice (one of Values), address (IPv4 or
-	// IPv6), prefixes and ports (comma-separated), size (64Mi), rate (10Mbit), duration (5s).
+	// IPv6), url (http://HOST:PORT), prefixes and ports (comma-separated), size (64Mi), rate (10Mbit),
+	// duration (5s).
 	Type string `json:"type,omitempty"`
 	// Default holds where neither the function nor the deployment says a value.
 	Default *string `json:"default,omitempty"`
@@ -54,6 +56,7 @@ var parameterTypes = []parameterType{
 	{"boolean", "a boolean", "true or false", readBoolean, false},
 	{"choice", "a choice", "one of its values", func(string) (float64, error) { return 0, nil }, false},
 	{"address", "an address", "198.51.100.10 or 2001:db8::10", readAddress, false},
+	{"url", "a URL of HTTP", "http://198.51.100.10 or http://example.com:8080", readURL, false},
 	{"prefixes", "a list of prefixes", "198.51.100.0/24,2001:db8::/32", eachOf(readPrefix), false},
 	{"ports", "a list of ports", "80,8000-8999", eachOf(readPorts), false},
 	{"size", "a size", "64Mi", readSize, true},
@@ -80,6 +83,19 @@ func readBoolean(s string) (float64, error) {
 func readAddress(s string) (float64, error) {
 	a, err := netip.ParseAddr(s)
 	if err == nil && (a.Zone() != "" || a.Is4In6()) {
+		err = strconv.ErrSyntax
+	}
+	return 0, err
+}
+
+// readURL takes what fetch/1 and $NAME in a module's fetch take.
+func readURL(s string) (float64, error) {
+	u, err := url.Parse(s)
+	if err != nil {
+		return 0, err
+	}
+	_, ok := FetchHost(u.Host)
+	if !ok || !strings.HasPrefix(s, "http://") || u.User != nil || strings.ContainsAny(s, " ?#") {
 		err = strconv.ErrSyntax
 	}
 	return 0, err

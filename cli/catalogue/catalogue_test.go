@@ -68,6 +68,16 @@ func TestValuesAreChecked(t *testing.T) {
 		{"cache", "MEMORY=much", "is not an integer"},
 		{"nat", "", "MAP is missing; write --set MAP=VALUE"},
 		{"ebpf-ratelimit", "per=host", "write total, flow or source"},
+		{"active-cdn", "", "origin is missing; write --set origin=VALUE"},
+		{"active-cdn", "origin=", "is not a URL of HTTP; write http://"},
+		{"active-cdn", "origin=ftp://x", "is not a URL of HTTP"},
+		{"active-cdn", "origin=https://x", "is not a URL of HTTP"},
+		{"active-cdn", "origin=http://", "is not a URL of HTTP"},
+		{"active-cdn", "origin=http://x:99999", "is not a URL of HTTP"},
+		{"active-cdn", "origin=http://a b", "is not a URL of HTTP"},
+		{"active-cdn", "origin=http://a@b", "is not a URL of HTTP"},
+		{"active-cdn", "keep=-1", "write 0 to 86400"},
+		{"active-cdn", "keep=999999999", "write 0 to 86400"},
 	} {
 		e, err := Find(c.name)
 		if err != nil {
