@@ -187,6 +187,11 @@ func (e *end) join(plain, to net.Conn) error {
 		return err
 	}
 	defer l.close()
+	go func() {
+		if err := l.sendQueue(); err != nil {
+			to.Close()
+		}
+	}()
 	sent := make(chan error, 1)
 	go func() {
 		err := l.send(plain)

@@ -47,6 +47,12 @@ type link struct {
 
 	mu  sync.Mutex // of what follows
 	out *zstd.Encoder
+
+	// Who reads does not wait to write: both ends would wait for each other's reading.
+	queued chan struct{} // there is some
+	over   chan struct{}
+	amu    sync.Mutex
+	queue  [][][]byte
 }
 
 func newLink(c net.Conn, s *store) (*link, error) {
@@ -58,10 +64,11 @@ func newLink(c net.Conn, s *store) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &link{store: s, out: out, in: in, read: bufio.NewReader(in)}, nil
+	return &link{store: s, out: out, in: in, read: bufio.NewReader(in), queued: make(chan struct{}, 1), over: make(chan struct{})}, nil
 }
 
 func (l *link) close() {
+	close(l.over)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	_ = l.out.Close()
@@ -81,6 +88,37 @@ func (l *link) write(flush bool, parts ...[]byte) error {
 		return l.out.Flush()
 	}
 	return nil
+}
+
+// enqueue has the parts of a frame sent beside the reading.
+func (l *link) enqueue(parts ...[]byte) {
+	l.amu.Lock()
+	l.queue = append(l.queue, parts)
+	l.amu.Unlock()
+	select {
+	case l.queued <- struct{}{}:
+	default:
+	}
+}
+
+// sendQueue sends what is queued until the link is over.
+func (l *link) sendQueue() error {
+	for {
+		select {
+		case <-l.queued:
+		case <-l.over:
+			return nil
+		}
+		l.amu.Lock()
+		list := l.queue
+		l.queue = nil
+		l.amu.Unlock()
+		for _, parts := range list {
+			if err := l.write(true, parts...); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // source reads a connection for the chunker: when nothing came for a while, or it is over,
@@ -225,13 +263,15 @@ func (r *receipt) take(kind byte) error {
 			return r.deliver(name, b)
 		}
 		r.waiting = append(r.waiting, name)
-		return r.l.write(true, []byte{frameNeed}, name[:])
+		r.l.enqueue([]byte{frameNeed}, name[:])
+		return nil
 	case frameNeed:
 		b := r.l.store.get(name)
 		if b == nil {
 			return errLost
 		}
-		return r.l.write(true, []byte{frameHave}, name[:], binary.BigEndian.AppendUint32(nil, uint32(len(b))), b)
+		r.l.enqueue([]byte{frameHave}, name[:], binary.BigEndian.AppendUint32(nil, uint32(len(b))), b)
+		return nil
 	case frameEnd:
 		r.ended = true
 		return nil

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/restic/chunker"
 )
 
 // counted counts what is written to a connection.
@@ -162,5 +164,50 @@ func TestEndsProveTheSecret(t *testing.T) {
 	}
 	if near.store.epoch != far.epoch || far.store.epoch != near.epoch || far.store.get(id{9}) != nil {
 		t.Error("the stores did not meet")
+	}
+}
+
+// TestBothLack: while both directions are full, and each end lacks what the other names, both
+// go on.
+func TestBothLack(t *testing.T) {
+	near, far := &end{store: newStore(64 << 20)}, &end{store: newStore(64 << 20)}
+	data := random(12 << 20)
+	transfer(t, near, far, data)
+	there, back := data[:6<<20], data[6<<20:]
+	lose := func(e *end, lost []byte) { // what it is about to be sent
+		e.store = newStore(64 << 20)
+		kept := there
+		if &lost[0] == &there[0] {
+			kept = back
+		}
+		cut := chunker.NewWithBoundaries(bytes.NewReader(kept), polynomial, leastChunk, mostChunk)
+		cut.SetAverageBits(meanBits)
+		for {
+			c, err := cut.Next(make([]byte, mostChunk))
+			if err != nil {
+				return
+			}
+			e.store.put(idOf(c.Data), c.Data)
+		}
+	}
+	lose(near, back)
+	lose(far, there)
+	client, taken := tcpPair(t)
+	opened, server := tcpPair(t)
+	a, b := tcpPair(t)
+	for _, c := range []*net.TCPConn{a, b} {
+		_ = c.SetReadBuffer(128 << 10)
+		_ = c.SetWriteBuffer(128 << 10)
+	}
+	go func() { _ = near.join(taken, a) }()
+	go func() { _ = far.join(opened, b) }()
+	come := make(chan bool, 2)
+	for c, d := range map[*net.TCPConn][2][]byte{client: {there, back}, server: {back, there}} {
+		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+		go func() { _, _ = c.Write(d[0]); _ = c.CloseWrite() }()
+		go func() { got, err := io.ReadAll(c); come <- err == nil && bytes.Equal(got, d[1]) }()
+	}
+	if x, y := <-come, <-come; !x || !y {
+		t.Error("the ends wait for each other")
 	}
 }
