@@ -2,9 +2,11 @@ package engine
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onpath/onpath/engine/control"
 	"github.com/onpath/onpath/internal/funcbuild"
 )
 
@@ -94,5 +97,33 @@ func TestDocumentedRelay(t *testing.T) {
 	s.set(code, nil, "origin.example")
 	if status, _, err := get(); err != nil || status != http.StatusServiceUnavailable {
 		t.Errorf("a host that may not be fetched from: %d, %v", status, err)
+	}
+}
+
+// TestRefusedFetch: of fetches that the node refuses the log says host, address and remedy, once.
+func TestRefusedFetch(t *testing.T) {
+	s, _ := newCDN(t, nil)
+	var said bytes.Buffer
+	if err := s.e.do(t.Context(), func() { s.e.log = slog.New(slog.NewTextHandler(&said, nil)) }); err != nil {
+		t.Fatal(err)
+	}
+	s.dial = func(context.Context, string) (net.Conn, error) {
+		return nil, &control.RefusedError{Err: errors.New("10.0.2.2 is not public: add it to node.fetchTargets")}
+	}
+	for range 5 {
+		if status, _, b := s.body("/page.html"); status != http.StatusBadGateway {
+			t.Errorf("%d %q", status, b)
+		}
+	}
+	if n := s.numbers(); n.FetchFailed != 5 {
+		t.Errorf("%+v", n)
+	}
+	if err := s.e.do(t.Context(), func() {
+		if log := said.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "host=127.0.0.1:") ||
+			!strings.Contains(log, "10.0.2.2 is not public") || !strings.Contains(log, "node.fetchTargets") {
+			t.Errorf("the log has %q", log)
+		}
+	}); err != nil {
+		t.Fatal(err)
 	}
 }

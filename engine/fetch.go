@@ -123,7 +123,12 @@ func (f *fetch) run(u *url.URL, header http.Header) {
 	defer f.stop()
 	if err := f.get(u, header); err != nil {
 		words := err.Error()
-		_ = f.h.tell(f.h.streams.ctx, f.id, event{kind: isFailed, data: []byte(words[:min(len(words), maxWord)]), last: true})
+		failed := event{kind: isFailed, data: []byte(words[:min(len(words), maxWord)]), last: true}
+		var refused *control.RefusedError
+		if errors.As(err, &refused) {
+			failed.refused = u.Host
+		}
+		_ = f.h.tell(f.h.streams.ctx, f.id, failed)
 	}
 	select {
 	case w := <-f.into: // the stream was over before that

@@ -66,6 +66,7 @@ type host struct {
 	streams streams
 	fetches quota
 	tells   quota
+	refused time.Time               // the log said last that the node refuses fetches
 	comes   *pace                   // of what it fetches
 	writes  quota                   // of what it adds to blobs
 	writing map[string]*blob.Writer // blobs that it adds to

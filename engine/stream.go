@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"time"
 )
 
 // What a module is told of a stream (ONPATH_HEAD and so on).
@@ -63,7 +64,8 @@ func (p *pieces) goOn() {
 type event struct {
 	kind, status uint32
 	data         []byte
-	last         bool // the stream is over
+	last         bool   // the stream is over
+	refused      string // host that the node connects nobody to
 }
 
 // streams are a module's. The engine's goroutine has them.
@@ -110,6 +112,23 @@ func (h *host) missed(n *uint64, what, why string) {
 	}
 }
 
+// refusedAgain is the time after which the log says again that the node refuses fetches.
+const refusedAgain = time.Minute
+
+// fetchFailed counts a fetch that failed. One that the node refused will not work later either:
+// the log says how to mend it.
+func (h *host) fetchFailed(v event) {
+	if v.refused == "" {
+		h.missed(&h.m.numbers.FetchFailed, "a fetch failed", string(v.data))
+		return
+	}
+	h.m.numbers.FetchFailed++
+	if t := now(); t.Sub(h.refused) >= refusedAgain {
+		h.refused = t
+		h.e.log.Warn("the node refuses a fetch", "module", h.m.spec.Name, "host", v.refused, "why", string(v.data))
+	}
+}
+
 var errGone = fmt.Errorf("the module has given the stream up")
 
 func (h *host) meet(id int32, v event) bool {
@@ -121,7 +140,7 @@ func (h *host) meet(id int32, v event) bool {
 	case v.kind == isPiece:
 		h.streams.open[id].given()
 	case v.kind == isFailed && fetches:
-		h.missed(&m.numbers.FetchFailed, "a fetch failed", string(v.data))
+		h.fetchFailed(v)
 	}
 	if v.last {
 		delete(h.streams.open, id)

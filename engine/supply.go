@@ -78,6 +78,8 @@ func (s *supply) give(g control.Given, files []*os.File) {
 	defer closeFiles(files)
 	var got supplied
 	switch {
+	case g.Refused:
+		got.err = &control.RefusedError{Err: errors.New(g.Error)}
 	case g.Error != "":
 		got.err = errors.New(g.Error)
 	case len(files) != 1:

@@ -94,7 +94,7 @@ ONPATH_IMPORT("blob/1", whole) int onpath_blob_whole(const void *key, __u32 leng
 /* read: how many bytes, or below 0. */
 ONPATH_IMPORT("blob/1", read) int onpath_blob_read(const void *key, __u32 length, __u64 offset, void *to, __u32 room);
 ONPATH_IMPORT("blob/1", delete) int onpath_blob_delete(const void *key, __u32 length);
-/* notify/1: a notification to the owner (onpath get notifications, Webhooks); level 0: info,
+/* notify/1: a notification to the owner (onpath notifications, Webhooks); level 0: info,
  * 1: warning, 2: critical. 0, or below 0: over the quota, or too long. */
 ONPATH_IMPORT("notify/1", send) int onpath_notify(__u32 level, const char *title, __u32 title_length, const char *text, __u32 length);
 

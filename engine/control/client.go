@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -78,7 +79,8 @@ func (c Client) Supply(ctx context.Context, give func(context.Context, Want) (*o
 			f, err := give(ctx, w)
 			var with []*os.File
 			if err != nil {
-				g.Error = err.Error()
+				var refused *RefusedError
+				g.Error, g.Refused = err.Error(), errors.As(err, &refused)
 			} else {
 				defer f.Close()
 				with = []*os.File{f}

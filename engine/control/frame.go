@@ -45,7 +45,17 @@ type Want struct {
 type Given struct {
 	ID    uint64 `json:"id"`
 	Error string `json:"error,omitempty"`
+	// Refused: the node connects nobody to this address, whatever answers there.
+	Refused bool `json:"refused,omitempty"`
 }
+
+// RefusedError is of a connection that Given says to be refused.
+type RefusedError struct{ Err error }
+
+func (e *RefusedError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the reason.
+func (e *RefusedError) Unwrap() error { return e.Err }
 
 // Answer is an engine's.
 type Answer struct {

@@ -68,6 +68,17 @@ func (d *Dialer) dial(ctx context.Context, network string, a netip.Addr, port st
 	return c, err
 }
 
+// ErrRefused is of an address that is not dialed, whatever answers there.
+var ErrRefused = errors.New("refused")
+
+// refusal is an ErrRefused with its reason alone as its text.
+type refusal string
+
+func (r refusal) Error() string      { return string(r) }
+func (refusal) Is(target error) bool { return target == ErrRefused }
+
+func refusef(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
+
 // check refuses addresses behind the node that strangers have no business with.
 func (d *Dialer) check(a netip.Addr) error {
 	own, err := net.InterfaceAddrs()
@@ -79,13 +90,13 @@ func (d *Dialer) check(a netip.Addr) error {
 		return err == nil && p.Addr().Unmap() == a
 	}
 	if slices.ContainsFunc(own, is) || d.Own != nil && slices.Contains(d.Own(), a) {
-		return fmt.Errorf("%s is an address of this machine", a)
+		return refusef("%s is an address of this machine", a)
 	}
 	switch {
 	case a.IsLoopback() || a.IsUnspecified() || a.IsMulticast():
-		return fmt.Errorf("%s is no address of a server elsewhere", a)
+		return refusef("%s is no address of a server elsewhere", a)
 	case publicaddr.Is(a) || publicaddr.In(d.Allowed, a):
 		return nil
 	}
-	return fmt.Errorf("%s is not public, and the operator does not allow it (%s)", a, d.Setting)
+	return refusef("%s is not public, and the operator does not allow it: add it to %s in the node's onpath.yaml", a, d.Setting)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/onpath/onpath/engine/control"
 	"github.com/onpath/onpath/engine/wasm"
 	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/internal/outdial"
 )
 
 // What modules of a function use that an engine is given by the agent.
@@ -88,7 +89,11 @@ func (p *process) open(ctx context.Context, w control.Want) (*os.File, error) {
 		})
 		return fileOf(c, err)
 	case p.mayDial(w.Dial):
-		return fileOf(p.d.opt.Dial(ctx, "tcp", w.Dial))
+		f, err := fileOf(p.d.opt.Dial(ctx, "tcp", w.Dial))
+		if errors.Is(err, outdial.ErrRefused) {
+			err = &control.RefusedError{Err: err}
+		}
+		return f, err
 	}
 	return nil, fmt.Errorf("the function does not name %q to fetch from", w.Dial)
 }
