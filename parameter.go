@@ -16,8 +16,8 @@ import (
 type Parameter struct {
 	Name string `json:"name"`
 	// Type: text (default), integer, number, boolean, choice (one of Values), address (IPv4 or
-	// IPv6), url (http://HOST:PORT), prefixes and ports (comma-separated), size (64Mi), rate (10Mbit),
-	// duration (5s).
+	// IPv6), url (http://HOST:PORT), prefixes, ports and pairs (ADDRESS=ADDRESS; comma-separated), size
+	// (64Mi), rate (10Mbit), duration (5s).
 	Type string `json:"type,omitempty"`
 	// Default holds where neither the function nor the deployment says a value.
 	Default *string `json:"default,omitempty"`
@@ -59,6 +59,7 @@ var parameterTypes = []parameterType{
 	{"url", "a URL of HTTP", "http://198.51.100.10 or http://example.com:8080", readURL, false},
 	{"prefixes", "a list of prefixes", "198.51.100.0/24,2001:db8::/32", eachOf(readPrefix), false},
 	{"ports", "a list of ports", "80,8000-8999", eachOf(readPorts), false},
+	{"pairs", "a list of pairs of addresses", "203.0.113.10=198.51.100.10,2001:db8::100=2001:db8::10", eachOf(readPair), false},
 	{"size", "a size", "64Mi", readSize, true},
 	{"rate", "a rate", "10Mbit", readRate, true},
 	{"duration", "a duration", "5s", readDuration, true},
@@ -104,6 +105,20 @@ func readURL(s string) (float64, error) {
 func readPrefix(s string) error {
 	var p Prefix
 	return p.UnmarshalText([]byte(s))
+}
+
+// readPair reads two addresses of one IP version.
+func readPair(s string) error {
+	one, other, _ := strings.Cut(s, "=")
+	for _, a := range []string{one, other} {
+		if _, err := readAddress(a); err != nil {
+			return err
+		}
+	}
+	if strings.Contains(one, ":") != strings.Contains(other, ":") {
+		return strconv.ErrSyntax
+	}
+	return nil
 }
 
 func readPorts(s string) error {

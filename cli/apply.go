@@ -250,7 +250,7 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 	if err != nil {
 		return err
 	}
-	missing, flaws := map[onpath.Key]string{}, map[onpath.Key][]string{}
+	missing, flaws, unused := map[onpath.Key]string{}, map[onpath.Key][]string{}, map[onpath.Key]bool{}
 	for _, k := range keys {
 		missing[k] = "is planned"
 	}
@@ -274,6 +274,10 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 			if s.Done {
 				delete(missing, k)
 				flaws[k] = flawsOf(o)
+				delete(unused, k)
+				if takenWholly(o) {
+					unused[k] = true
+				}
 				continue
 			}
 			missing[k] = s.Text
@@ -299,6 +303,11 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 					fmt.Fprintf(c.ErrOrStderr(), "warning: %s: %s\n", k, text)
 				}
 			}
+			for _, k := range keys {
+				if unused[k] {
+					fmt.Fprintf(c.ErrOrStderr(), "warning: nothing passes %s: other chains take all that it selects\n", k)
+				}
+			}
 			return a.complete(c.OutOrStdout(), time.Since(began))
 		}
 		if len(lines) > 0 {
@@ -322,6 +331,14 @@ func flawsOf(o onpath.Object) (texts []string) {
 		}
 	}
 	return texts
+}
+
+// takenWholly reports whether other chains take all traffic of a chain.
+func takenWholly(o onpath.Object) bool {
+	c, ok := o.(*onpath.Chain)
+	return ok && slices.ContainsFunc(c.Status.Conditions, func(x onpath.Condition) bool {
+		return x.Status == onpath.False && (x.Reason == "TakenByOwn" || x.Reason == "AllTakenByOthers")
+	})
 }
 
 // complete says that there is nothing left to wait for. JSON and YAML end before.

@@ -88,6 +88,7 @@ type catalogueUse struct {
 	name     string
 	from, to string
 	at       []string
+	priority int
 }
 
 func newCatalogueUse(g *global) *cobra.Command {
@@ -109,29 +110,61 @@ Deployment and a Service instead.
 	}
 	f := c.Flags()
 	f.StringArrayVar(&u.set, "set", nil, "`PARAMETER=VALUE`; may be repeated")
-	f.StringVar(&u.name, "name", "", "name of the Function and the Chain (default the entry's)")
+	f.StringVar(&u.name, "name", "", "name of the objects (default that of the entry's Function, such as limit of ebpf-ratelimit)")
 	f.StringVar(&u.from, "from", "any", "whose traffic")
 	f.StringVar(&u.to, "to", "", "traffic to these passes the function")
 	f.StringSliceVar(&u.at, "at", nil, "cloudlets (default all that have a gateway)")
+	f.IntVar(&u.priority, "priority", 0, "of two chains of a tenant, which select the same traffic, the higher one gets it")
 	g.tenantFlag(c, "tenant of the objects")
 	u.make.changeFlags(c)
 	return c
 }
 
-func (u *catalogueUse) run(c *cobra.Command, name string) error {
+// check refuses flags that do not go together, and empty ones: variables of a script that are
+// not set.
+func (u *catalogueUse) check(c *cobra.Command, name string) error {
 	if err := u.make.check(c); err != nil {
+		return err
+	}
+	given := c.Flags().Changed
+	for flag, value := range map[string]string{"from": u.from, "to": u.to, "name": u.name, "at": strings.Join(u.at, "")} {
+		if given(flag) && value == "" {
+			return badUsage("--%s is empty: write a value, or leave it out", flag)
+		}
+	}
+	for _, flag := range []string{"from", "priority"} {
+		if given(flag) && u.to == "" {
+			return badUsage("--%s is of a chain, and without --to there is none: add --to", flag)
+		}
+	}
+	if u.priority < -onpath.MaxPriority || u.priority > onpath.MaxPriority {
+		return badUsage("--priority %d: write %d to %d", u.priority, -onpath.MaxPriority, onpath.MaxPriority)
+	}
+	seen := map[string]bool{}
+	for _, s := range u.set {
+		k, _, ok := strings.Cut(s, "=")
+		if !ok || k == "" {
+			return badUsage("--set %s: write PARAMETER=VALUE; onpath catalogue show %s lists the parameters", s, name)
+		}
+		if seen[k] {
+			return badUsage("--set %s is there twice: leave one of them out", k)
+		}
+		seen[k] = true
+	}
+	return nil
+}
+
+func (u *catalogueUse) run(c *cobra.Command, name string) error {
+	if err := u.check(c, name); err != nil {
 		return err
 	}
 	e, err := catalogue.Find(name)
 	if err != nil {
 		return err
 	}
-	t := catalogue.Target{Name: u.name, Tenant: u.make.tenant, At: u.at, Chained: u.to != "", Set: onpath.Env{}}
+	t := catalogue.Target{Name: u.name, Tenant: u.make.tenant, At: u.at, Chained: u.to != "", Priority: u.priority, Set: onpath.Env{}}
 	for _, s := range u.set {
-		k, v, ok := strings.Cut(s, "=")
-		if !ok || k == "" {
-			return badUsage("--set %s: write PARAMETER=VALUE; onpath catalogue show %s lists the parameters", s, name)
-		}
+		k, v, _ := strings.Cut(s, "=")
 		t.Set[k] = v
 	}
 	t.From, t.To = endpointsOf(u.from), endpointsOf(u.to)

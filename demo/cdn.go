@@ -196,7 +196,11 @@ func (d *cdnRun) come(ctx context.Context) error {
 		f.Requests, c.wrong.Load(), why)
 	f.add(f.Share() >= 90, "5 s after the threshold at least 90 % of the bytes come from the edge", "%.1f %% of %d MB", f.Share(),
 		(f.Edge+f.Origin)/1_000_000)
-	f.add(failed == nil && f.Live > 0, "a live stream comes from the edge, whole", "%d lines to %d watchers, %v", f.Live, 3*cdnSites, failed)
+	cut := ""
+	if failed != nil {
+		cut = fmt.Sprintf(", %v", failed)
+	}
+	f.add(failed == nil && f.Live > 0, "a live stream comes from the edge, whole", "%d lines to %d watchers%s", f.Live, 3*cdnSites, cut)
 	return nil
 }
 

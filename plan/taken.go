@@ -16,36 +16,50 @@ import (
 const (
 	whole       = "Whole"
 	reasonTaken = "TakenByOthers"
+	// Chains of other tenants take all of its traffic.
+	reasonAllTaken = "AllTakenByOthers"
 	// Chains of the tenant itself come before this one and take all of its traffic, or a
 	// part of it.
 	reasonTakenByOwn = "TakenByOwn"
 	reasonExceptions = "Exceptions"
 
-	takenFromThis = "part of its traffic is another tenant's: that tenant has the longer prefix, or has had it for longer; ask the operator"
+	takenFromThis = " of its traffic is another tenant's: that tenant has the longer prefix, or has had the prefix for longer"
 )
 
 // takers are active chains of other tenants whose title to traffic of this one is better,
-// and in words what they take; at most so many.
-func (w *teller) takers(c *chain, most int) (out []string) {
+// and in words what they take; at most so many. All is taken where one of them takes it all.
+func (w *teller) takers(c *chain, most int) (out []string, all bool) {
 	if c.tier != onpath.TierTenant || c.off() != "" {
-		return nil
+		return nil, false
 	}
 	rights := w.rightsBefore(c)
 	if !slices.ContainsFunc(rights, func(r right) bool { return r.tenant != c.key.tenant && r.meets(c) }) {
-		return nil // as most have none
+		return nil, false // as most have none
 	}
+	looked := 0
 	w.rivals.near(w.world, c).meeting(c, func(t *chain) bool {
 		if t.key.tenant == c.key.tenant || !c.mayMeet(t) && !c.mayFace(t) || !mayContest(t, c) {
 			return true
 		}
 		if m, ok := w.takes(t, c); ok {
-			if words := fmt.Sprintf("chain %s takes %s", t.key, words(m)); !slices.Contains(out, words) {
+			if words := fmt.Sprintf("chain %s takes %s", t.key, words(m)); len(out) < most && !slices.Contains(out, words) {
 				out = append(out, words)
 			}
+			all = all || takesAll(w.world, t, c)
+			looked++
 		}
-		return len(out) < most
+		return len(out) < most || !all && looked < maxLooked
 	})
-	return out
+	return out, all
+}
+
+// takesAll reports whether a chain gets all traffic of another tenant's.
+func takesAll(w *world, t, c *chain) bool {
+	theirs, own := w.partsOf(t.key.tenant), w.partsOf(c.key.tenant)
+	return everywhereOf(t, c) && !slices.ContainsFunc(c.forward, func(m onpath.Match) bool {
+		best := divide(nil, own, onpath.Rule{Match: m}, 0, false)
+		return !t.has(m) || len(best) > 0 && floor([]onpath.Match{m}, theirs).Compare(best[0].rank) > 0
+	})
 }
 
 // right is a tenant's title to the traffic of one prefix.
@@ -121,14 +135,25 @@ func (w *teller) takenStatus(c *chain, st *onpath.ChainStatus) {
 	}
 	was := reasonOf(st.Conditions, whole)
 	most := 5
-	if was == reasonTaken {
+	if was == reasonTaken || was == reasonAllTaken {
 		most = 1 // to know that there is one
 	}
 	reason, message := w.takenByOwn(c)
-	list := w.takers(c, most)
+	if c.key.tenant == onpath.OperatorTenant {
+		most = 5 // it is told who they are
+	}
+	list, all := w.takers(c, most)
 	if len(list) > 0 {
-		reason = reasonTaken
-		message = strings.TrimSuffix(takenFromThis+"; "+message, "; ")
+		var share string
+		reason, share = reasonTaken, "part"
+		if all {
+			reason, share = reasonAllTaken, "all"
+		}
+		remedy := "; ask the operator"
+		if c.key.tenant == onpath.OperatorTenant {
+			remedy = ": " + strings.Join(list, ", ") + "; to have it pass both, name both functions in one chain"
+		}
+		message = strings.TrimSuffix(share+takenFromThis+remedy+"; "+message, "; ")
 	}
 	if reason == "" {
 		if was != "" {
@@ -188,6 +213,9 @@ func (w *teller) takenByOwn(c *chain) (reason, message string) {
 
 // maxTakers is how many chains that come before another one are named, at most.
 const maxTakers = 5
+
+// maxLooked is how many takers are asked whether they take all.
+const maxLooked = 64
 
 // takenIn is traffic of a chain that one which comes before it takes.
 func takenIn(c, before *chain) (onpath.Match, bool) {

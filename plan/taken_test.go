@@ -49,7 +49,8 @@ func TestTaken(t *testing.T) {
 	s.events = nil
 	s.settle()
 	s.pass(3e9)
-	if c, _ := isWhole(s.chain("acme", "web")); c.Status != onpath.False || !strings.Contains(c.Message, "another tenant's") || names(c.Message) {
+	if c, _ := isWhole(s.chain("acme", "web")); c.Status != onpath.False || c.Reason != reasonAllTaken ||
+		!strings.HasPrefix(c.Message, "all of its traffic is another tenant's") || names(c.Message) {
 		t.Errorf("%+v", c)
 	}
 	if _, ok := isWhole(s.chain("bob", "thief")); ok {
@@ -58,7 +59,7 @@ func TestTaken(t *testing.T) {
 	var tenant, operator []Event
 	for _, e := range s.events {
 		switch {
-		case e.Reason != reasonTaken:
+		case e.Reason != reasonTaken && e.Reason != reasonAllTaken:
 		case e.To == onpath.OperatorTenant:
 			operator = append(operator, e)
 		default:
@@ -71,6 +72,21 @@ func TestTaken(t *testing.T) {
 	if len(operator) != 1 || operator[0].About != onpath.KeyOf(s.chain("acme", "web")) ||
 		operator[0].Message != "chain bob/thief takes everything from 10.1.0.0/24 to 10.9.0.2" {
 		t.Errorf("the operator is told %+v", operator)
+	}
+
+	for _, c := range s.proveAll(t).Chains {
+		if c.Chain == "acme/web" && (c.Verdict != onpath.VerdictIdle || !strings.HasPrefix(c.Reason, "nothing passes it")) {
+			t.Errorf("verify: %+v", c)
+		}
+	}
+
+	part := onpath.Clone(s.chain("bob", "thief"))
+	part.Spec.From = onpath.Endpoints{Prefixes: prefixes("10.1.0.128/25")}
+	s.apply(part)
+	s.settle()
+	s.pass(3e9)
+	if c, _ := isWhole(s.chain("acme", "web")); c.Reason != reasonTaken || !strings.HasPrefix(c.Message, "part of its traffic") {
+		t.Errorf("of a part: %+v", c)
 	}
 
 	off := onpath.Clone(s.chain("bob", "thief"))
@@ -222,7 +238,7 @@ func BenchmarkTaken(b *testing.B) {
 			for b.Loop() {
 				t := &teller{world: w}
 				for _, c := range w.chains {
-					if got := t.takers(c, 1); len(got) > 0 {
+					if got, _ := t.takers(c, 1); len(got) > 0 {
 						b.Fatalf("%s: %s", c.key, got)
 					}
 				}

@@ -53,8 +53,11 @@ type position struct{ line, column int }
 func (d *Document) Place() string { return d.PlaceOf("") }
 
 // PlaceOf is file:line:column of a field, or of the nearest thing around it
-// that was written.
+// that was written; "" where the document is of no file.
 func (d *Document) PlaceOf(field string) string {
+	if d.File == "" {
+		return ""
+	}
 	p := d.position(field)
 	return fmt.Sprintf("%s:%d:%d", d.File, p.line, p.column)
 }
@@ -103,7 +106,7 @@ func Locate(docs []*Document, err error) error {
 			p := d.position(c.Field)
 			at.order, at.position = d.order, p
 			if c.Place == "" {
-				c.Place = fmt.Sprintf("%s:%d:%d", d.File, p.line, p.column)
+				c.Place = d.PlaceOf(c.Field)
 			}
 			if c.Field != "" && slices.Contains(inputCodes, c.Code) {
 				c.Code = onpath.CodeInvalid

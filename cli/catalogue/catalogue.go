@@ -140,6 +140,7 @@ type Target struct {
 	From, To onpath.Endpoints
 	Chained  bool // To is given
 	At       []string
+	Priority int // of the chain
 }
 
 // Objects put the extracted entry f to use: the Function first, then the Chain, or the
@@ -173,7 +174,7 @@ func (e *Entry) Objects(f *onpath.Function, t Target) ([]onpath.Object, error) {
 	if t.Chained {
 		c := &onpath.Chain{Metadata: meta, Spec: *e.Chain}
 		c.Spec.From, c.Spec.To = t.From, t.To
-		c.Spec.At.Cloudlets = t.At
+		c.Spec.At.Cloudlets, c.Spec.Priority = t.At, t.Priority
 		for i := range c.Spec.Through {
 			c.Spec.Through[i].Function = onpath.Ref(f.Metadata.Name)
 		}

@@ -66,7 +66,10 @@ func TestValuesAreChecked(t *testing.T) {
 	}{
 		{"cache", "PORT=80", "did you mean PORTS?"},
 		{"cache", "MEMORY=much", "is not an integer"},
+		{"cache", "MEMORY=65536", "is too much"},
 		{"nat", "", "MAP is missing; write --set MAP=VALUE"},
+		{"nat", "MAP=foo", "is not a list of pairs of addresses"},
+		{"nat", "MAP=192.0.2.1=2001:db8::1", "is not a list of pairs of addresses"},
 		{"ebpf-ratelimit", "per=host", "write total, flow or source"},
 		{"active-cdn", "", "origin is missing; write --set origin=VALUE"},
 		{"active-cdn", "origin=", "is not a URL of HTTP; write http://"},

@@ -13,6 +13,12 @@ own) spoof=deny ;;
 	exit 2
 	;;
 esac
+case ${REFRESH:-} in
+*[!0-9%\ ]*)
+	echo "cache: REFRESH is minutes, a percentage and minutes, such as 60 50% 1440, not $REFRESH" >&2
+	exit 2
+	;;
+esac
 log=/var/log/squid/access.log
 
 # Packets of taken-over connections, both sides, are for this machine's own sockets.

@@ -443,6 +443,10 @@ func (c *checker) report() *onpath.Verification {
 		if len(c.in.Chains) > 0 && !slices.Contains(c.in.Chains, r.Chain) {
 			continue
 		}
+		if r.Verdict == onpath.VerdictProved && r.Classes == 0 { // nothing was followed: nothing is proved
+			r.Verdict, r.Scope, r.Segments, r.Redirects = onpath.VerdictIdle, "", nil, nil
+			r.Reason = "nothing passes it: all that it selects is other chains', or has no place where it enters"
+		}
 		p.Chains = append(p.Chains, *r)
 		worse(r.Verdict)
 		p.NoReport = append(p.NoReport, c.noReport[r.Chain]...)
