@@ -55,6 +55,12 @@ func StretchMTU(mtu int, underlay netip.Addr) int {
 	return mtu - 40 - outer
 }
 
+// StretchMatch matches what a node sends another one for pairs, by their underlay addresses.
+func StretchMatch(from, to netip.Addr) *Match {
+	return &Match{Src: []netip.Prefix{netip.PrefixFrom(from, from.BitLen())}, Dst: []netip.Prefix{netip.PrefixFrom(to, to.BitLen())},
+		Protocol: protocolNumbers("udp"), DstPorts: []PortRange{{First: StretchPort, Last: StretchPort}}}
+}
+
 // Equal reports whether two plans are the same; nil is that of an instance of no pair.
 func (p *Pair) Equal(o *Pair) bool {
 	if p == nil || o == nil {

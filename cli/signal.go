@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,6 +63,9 @@ forged, and the exit code is not 0.`,
 			if o.Toward, err = netip.ParseAddr(toward); err != nil {
 				return badUsage("--toward %q is no address: write that of a user, such as 198.51.100.7", toward)
 			}
+			if o.Toward.IsMulticast() || o.Toward.IsUnspecified() || o.Toward == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+				return badUsage("--toward %s is not the address of one machine: write that of a user, such as 198.51.100.7", toward)
+			}
 			if from != "" {
 				if o.From, err = netip.ParseAddr(from); err != nil {
 					return badUsage("--from %q is no address of this machine", from)
@@ -100,7 +104,8 @@ forged, and the exit code is not 0.`,
 	f.StringVar(&toward, "toward", "", "address of the user (or of the server, from the user's end)")
 	f.StringVar(&from, "from", "", "address of this machine to send from; default: by route")
 	f.StringVar(&key, "key", "", "file with the private key (onpath signal key makes one)")
-	f.StringVar(&nodes, "nodes", filepath.Join(home(), "nodes"), "file with the keys of nodes that are known")
+	f.StringVar(&nodes, "nodes", filepath.Join(home(), "nodes"),
+		"file with the keys of nodes that are known (ONPATH_HOME is ~/.config/onpath if it is not set)")
 	f.Lookup("nodes").DefValue = "$ONPATH_HOME/nodes"
 	f.DurationVar(&timeout, "timeout", timeout, "how long to wait for the answers")
 	if verb == "setup" || verb == "trigger" {
@@ -134,6 +139,14 @@ func readRequest(file string, t nslp.Type) (*nslp.Message, error) {
 	}
 	if t != 0 && m.Type != t {
 		return nil, onpath.Errorf(onpath.CodeInvalid, "%s: line 1: it is a %s, and must be a %s", file, m.Type, t)
+	}
+	if m.Type == nslp.Setup && m.URL == "" {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "%s: header url is missing: write from where nodes fetch the module, url:http://…",
+			file)
+	}
+	if m.TTL > onpath.MaxLeaseTTL {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "%s: header ttl is %d: write at most %d seconds, a day", file,
+			int(m.TTL.Seconds()), int(onpath.MaxLeaseTTL.Seconds()))
 	}
 	return m, nil
 }
@@ -184,7 +197,7 @@ func printStack(g *global, c *cobra.Command, m, r *nslp.Message) error {
 	err := g.print(c, stack{m.Type.String(), m.Module, r.Status, r.Stack}, func(w io.Writer) error {
 		t := table.New("HOP", "NODE", "ADDRESS", ">RTT", "STATE", "MODULES", "SERVERS", "WHY")
 		addRows(t, "", r.Stack)
-		return t.WriteRows(w)
+		return t.Write(w)
 	})
 	if err != nil {
 		return err
@@ -200,7 +213,18 @@ func printStack(g *global, c *cobra.Command, m, r *nslp.Message) error {
 	if refused := allRefused(r.Stack); refused != "" {
 		return onpath.Errorf(onpath.CodeForbidden, "no node on the way does it: %s", refused)
 	}
+	if m.Type == nslp.Remove && !removed(r.Stack) {
+		return &onpath.Error{Code: onpath.CodeNotFound, Message: fmt.Sprintf("no node on the way has a module %s of this key", m.Module),
+			Remedy: "onpath signal probe lists those that are there"}
+	}
 	return nil
+}
+
+// removed reports whether a node has removed the module, or would but for dryRun.
+func removed(list []nslp.Entry) bool {
+	return slices.ContainsFunc(list, func(e nslp.Entry) bool {
+		return e.State == nslp.Removed || e.State == nslp.DryRun || removed(e.Back)
+	})
 }
 
 func addRows(t *table.Table, indent string, list []nslp.Entry) {
@@ -260,6 +284,9 @@ what an operator writes into the publisher's Tenant, under spec.keys.`,
 				return err
 			}
 			if _, err := os.Stat(args[0]); os.IsNotExist(err) {
+				if err := canWrite("the key's file", args[0]); err != nil {
+					return err
+				}
 				if _, err := signalling.MakeKey(args[0]); err != nil {
 					return err
 				}

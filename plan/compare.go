@@ -59,7 +59,8 @@ func Notes(before, after *Snapshot) (out []string) {
 		return nil
 	}
 	w := newWorld(after)
-	return slices.Concat(cuts(before, after), contests(w, before), circles(w, before), replacements(w, newWorld(before)))
+	return slices.Concat(cuts(before, after), contests(w, before), circles(w, before), ledIn(w, before),
+		replacements(w, newWorld(before)))
 }
 
 // instancesMayDiffer reports whether a function, deployment or chain is new or another.

@@ -222,3 +222,42 @@ func (c *chain) pairSides() []string {
 	}
 	return c.obj.Spec.At.Cloudlets
 }
+
+// ledIn tells of new or changed chains whose traffic holds the stretch of their own pair:
+// what a half sends its partner would be led into the pair again.
+func ledIn(w *world, before *Snapshot) (out []string) {
+	for _, c := range w.chains {
+		sides := c.pairSides()
+		if len(sides) != 2 || !c.differs(before) {
+			continue
+		}
+		if a, b := between(w, c, sides[0], sides[1]); a != nil {
+			out = append(out, fmt.Sprintf("chain %s selects the packets between the underlay addresses of nodes "+
+				"%s (%s) and %s (%s), by which its pair speaks (udp/%d): write from and to so that they do not hold these addresses",
+				c.key, a.name, a.obj.Spec.Underlay.Address, b.name, b.obj.Spec.Underlay.Address, onpath.StretchPort))
+		}
+	}
+	return out
+}
+
+// between are two nodes of two cloudlets whose stretch the chain selects; nil: there are none.
+func between(w *world, c *chain, from, to string) (a, b *node) {
+	if w.cloudlets[from] == nil || w.cloudlets[to] == nil {
+		return nil, nil
+	}
+	for _, a := range w.cloudlets[from].nodes {
+		for _, b := range w.cloudlets[to].nodes {
+			one, other := a.obj.Spec.Underlay.Address, b.obj.Spec.Underlay.Address
+			if c.leadsIn(onpath.StretchMatch(one, other)) || c.leadsIn(onpath.StretchMatch(other, one)) {
+				return a, b
+			}
+		}
+	}
+	return nil, nil
+}
+
+// leadsIn reports whether some packet of a match is the chain's, in either direction.
+func (c *chain) leadsIn(m *onpath.Match) bool {
+	meets := func(own onpath.Match) bool { return own.Overlaps(m) }
+	return slices.ContainsFunc(c.forward, meets) || slices.ContainsFunc(c.reverse, meets)
+}

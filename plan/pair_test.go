@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -363,5 +364,32 @@ func TestTraceCrossesStretch(t *testing.T) {
 	got = Trace(in)
 	if kinds(got.Forward) != forward || kinds(got.Reverse) != back || !got.Live || len(got.Warnings) > 0 {
 		t.Errorf("live: %s| %s %+v", kinds(got.Forward), kinds(got.Reverse), got.Warnings)
+	}
+}
+
+// TestPairTellsOfItsStretch: of a chain that selects what its pair sends between the nodes a
+// change tells, and of none that leaves these packets out.
+func TestPairTellsOfItsStretch(t *testing.T) {
+	any, all := onpath.Endpoints{Any: true}, onpath.Endpoints{Prefixes: prefixes("0.0.0.0/0")}
+	tcp := []onpath.Selector{{Protocol: "tcp"}}
+	for what, x := range map[string]struct {
+		change func(*onpath.ChainSpec)
+		told   bool
+	}{
+		"all addresses":              {func(c *onpath.ChainSpec) { c.From, c.To = any, all }, true},
+		"all addresses, TCP alone":   {func(c *onpath.ChainSpec) { c.From, c.To, c.Select = any, all, tcp }, false},
+		"addresses behind the nodes": {func(*onpath.ChainSpec) {}, false},
+	} {
+		s := pairSim(t, 1, func(c *onpath.Chain) { x.change(&c.Spec) })
+		after := s.snapshot()
+		before := *after
+		before.Objects = maps.Clone(after.Objects)
+		delete(before.Objects, onpath.Key{Kind: onpath.KindChain, Tenant: "default", Name: "line"})
+		told := slices.ContainsFunc(Notes(&before, after), func(n string) bool {
+			return strings.Contains(n, "between the underlay addresses")
+		})
+		if told != x.told {
+			t.Errorf("%s: told %v: %q", what, told, Notes(&before, after))
+		}
 	}
 }

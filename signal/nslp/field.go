@@ -244,7 +244,7 @@ func (v port) setText(s string) error {
 	}
 	n, err := strconv.ParseUint(s, 10, 16)
 	if err != nil || n == 0 {
-		return errValue
+		return fmt.Errorf("%w: write a number from 1 to 65535", errValue)
 	}
 	*v.p = uint16(n)
 	return nil
@@ -264,7 +264,7 @@ func (v protocol) setText(s string) error {
 			return nil
 		}
 	}
-	return errValue
+	return fmt.Errorf("%w: write udp, tcp or icmp", errValue)
 }
 
 type prefixes struct{ p *[]netip.Prefix }
@@ -310,12 +310,12 @@ func (v prefixes) setText(s string) error {
 		if err != nil {
 			a, err := netip.ParseAddr(part)
 			if err != nil || a.Zone() != "" {
-				return errValue
+				return fmt.Errorf("%w: write addresses or prefixes, with commas between", errValue)
 			}
 			p = netip.PrefixFrom(a, a.BitLen())
 		}
 		if p != p.Masked() || p.Addr().Is4In6() {
-			return errValue
+			return fmt.Errorf("%w: write addresses or prefixes, with commas between", errValue)
 		}
 		*v.p = append(*v.p, p)
 	}
@@ -386,7 +386,7 @@ func (v number) setText(s string) error {
 	}
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil || n == 0 {
-		return errValue
+		return fmt.Errorf("%w: write a whole number from 1 to 4294967295", errValue)
 	}
 	*v.p = time.Duration(n) * v.unit
 	return nil
