@@ -62,7 +62,15 @@ gives to no function are printed with the reason.`,
 			if err := g.checkOutput(); err != nil {
 				return err
 			}
+			if n < 0 {
+				return badUsage("--random %d must be 0 or more", n)
+			}
 			if replay.file != "" {
+				for _, name := range []string{"random", "seed"} {
+					if c.Flags().Changed(name) {
+						return badUsage("--%s says what random packets are made, and --pcap gives others: leave one of the two out", name)
+					}
+				}
 				return replay.run(c, g, args[0])
 			}
 			if err := replay.unused(c); err != nil {
@@ -88,8 +96,6 @@ gives to no function are printed with the reason.`,
 		"with --pcap: prefixes of the clients, whose packets go forward (default: who sends the first packet of a flow)")
 	c.Flags().StringVar(&replay.write, "write", "",
 		"with --pcap: write the packets as they came out to this pcapng file, - for standard output, with verdicts as comments")
-	c.MarkFlagsMutuallyExclusive("pcap", "random")
-	c.MarkFlagsMutuallyExclusive("pcap", "seed")
 	return c
 }
 

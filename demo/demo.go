@@ -82,6 +82,9 @@ func Show(ctx context.Context, what Demonstration, o Options) (err error) {
 	if o.Dir == "" {
 		o.Dir = DefaultDir
 	}
+	if o.Dir, err = filepath.Abs(o.Dir); err != nil { // hosts share it by its path
+		return err
+	}
 	if o.Runs == 0 {
 		o.Runs = what.Runs
 	}
@@ -205,7 +208,7 @@ func (d *Run) checkImages(needed []string) error {
 	for _, name := range needed {
 		if _, err := os.Stat(filepath.Join(d.Images, name)); err != nil {
 			return &onpath.Error{Code: onpath.CodeNotFound, Place: d.Images, Message: "there is no image " + name,
-				Remedy: "build the images with `make images`, or name their folder with --images", Cause: err}
+				Remedy: "build it with sudo onpath images build --out " + d.Images + " functions/" + name + " (make images builds all), or name their folder with --images", Cause: err}
 		}
 	}
 	return nil

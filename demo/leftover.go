@@ -78,7 +78,7 @@ func (s *Testbed) keep() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kept = true
-	return s.save()
+	return errors.Join(s.save(), s.Lab.Unbind())
 }
 
 // kept tells whether a testbed that was to be kept runs in dir.

@@ -82,3 +82,21 @@ func TestOneDemonstration(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestRelativeFolder: a folder that is named from here is one of the whole machine's.
+func TestRelativeFolder(t *testing.T) {
+	t.Chdir(t.TempDir())
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	release, err := alone("d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	err = Show(t.Context(), Demonstration{}, Options{Dir: "d", Out: io.Discard})
+	if want := "is at work in " + filepath.Join(here, "d"); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v; want %q", err, want)
+	}
+}

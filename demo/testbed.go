@@ -116,7 +116,7 @@ func SetUp(ctx context.Context, spec TestbedSpec) (s *Testbed, err error) {
 	}
 	spec.Progress(fmt.Sprintf("network %s: %d hosts, %d links", spec.Topology.Name, len(spec.Topology.Hosts), len(spec.Topology.Links)))
 	if s.Lab, err = lab.Up(ctx, spec.Topology, lab.Options{Bound: true}); err != nil {
-		return nil, err
+		return nil, taken(err)
 	}
 	spec.Progress("server on " + spec.Server.Host)
 	if err := s.StartServer(ctx); err != nil {
@@ -425,4 +425,14 @@ func (s *Testbed) WaitActive(ctx context.Context, chain string, limit time.Durat
 		return fmt.Errorf("%w; its status says: %s", err, last)
 	}
 	return err
+}
+
+// taken says what to do where another demonstration, with a folder of its own, has the network.
+func taken(err error) error {
+	var e *onpath.Error
+	if !errors.As(err, &e) || e.Code != onpath.CodeExists {
+		return err
+	}
+	return &onpath.Error{Code: e.Code, Message: e.Message, Cause: err,
+		Remedy: "wait until the demonstration that has it ends, or remove that one with --down and the --dir of its own"}
 }

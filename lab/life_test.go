@@ -253,3 +253,21 @@ links: [{a: one, b: two}]`, program)), Options{Name: uniqueName(), StateDir: sta
 		nothingLeft(t, state)
 	}
 }
+
+// TestUnbind: a lab that its program let go is not told as left by it.
+func TestUnbind(t *testing.T) {
+	dir := directoryOf(t.TempDir(), "kept")
+	if err := os.MkdirAll(string(dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l := &Lab{dir: dir, state: &state{Name: "kept", Phase: PhaseUp, Bound: true, Owner: identity{PID: 1 << 30}, Topology: &Topology{}}}
+	if !l.left() {
+		t.Fatal("a lab whose program has ended is not told as left")
+	}
+	if err := l.Unbind(); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := dir.load(); err != nil || s.phase() != PhaseUp || s.left() {
+		t.Errorf("phase %q, %v", s.phase(), err)
+	}
+}

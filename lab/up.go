@@ -46,6 +46,12 @@ func (l *Lab) Name() string { return l.state.Name }
 // Dir is the directory with the lab's state and logs.
 func (l *Lab) Dir() string { return string(l.dir) }
 
+// Unbind has the lab be of use without the process that started it.
+func (l *Lab) Unbind() error {
+	l.state.Bound = false
+	return l.dir.save(l.state)
+}
+
 // Topology is what the lab was made from; do not change it.
 func (l *Lab) Topology() *Topology { return l.state.Topology }
 

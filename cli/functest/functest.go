@@ -11,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/cilium/ebpf"
 
@@ -53,7 +54,7 @@ func Open(ctx context.Context, source string, config map[string]string, log io.W
 			return nil, err
 		}
 		if err != nil {
-			f.Lacking[t] = err.Error()
+			f.Lacking[t], _, _ = strings.Cut(err.Error(), "\n") // onpath function build says all
 			errs = append(errs, fmt.Errorf("%s: %w", t, err))
 			continue
 		}

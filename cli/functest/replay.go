@@ -136,7 +136,7 @@ func (f *Function) Replay(ctx context.Context, c *Capture, clients []netip.Prefi
 
 // meet gives the function a packet, if the data path would.
 func (r *replay) meet(ctx context.Context, f *frame) (*Met, error) {
-	m := &Met{Number: f.number, Time: f.at, VLAN: f.vlan, Length: f.length - f.head, frame: f}
+	m := &Met{Number: f.number, Time: f.at, VLAN: f.vlan, Length: max(0, f.length-f.head), frame: f}
 	if r.began.IsZero() {
 		r.began = f.at
 	}

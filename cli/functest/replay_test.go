@@ -383,3 +383,17 @@ func TestDocumentedReplay(t *testing.T) {
 		t.Errorf("it prints\n%s, the manual says\n%s", &b, want)
 	}
 }
+
+// TestShortRecord: a record that ends within its link's head has no IP packet, of no bytes.
+func TestShortRecord(t *testing.T) {
+	f := open(t, source(t, "", mark), nil)
+	all, _, err := replay(t, f, old(binary.LittleEndian, false, recorded{1, make([]byte, 14), 0}, recorded{1, nil, 0}))
+	if err != nil || len(all) != 2 {
+		t.Fatal(len(all), err)
+	}
+	for _, m := range all {
+		if m.Length != 0 || m.Aside == "" {
+			t.Errorf("packet %d has %d bytes, aside %q", m.Number, m.Length, m.Aside)
+		}
+	}
+}
