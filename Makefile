@@ -19,7 +19,7 @@ demo: ## Build everything and run the demonstration (about two minutes after the
 	@scripts/setup demo
 	@$(MAKE) --no-print-directory build
 	@mkdir -p bin/images
-	@$(ROOT) bin/onpath images build --out bin/images
+	@$(ROOT) bin/onpath images build --out bin/images $(addprefix functions/,firewall ids shaper cache)
 	@$(ROOT) bin/onpath demo --images bin/images
 
 test: ## Run all tests, say what was skipped and why
