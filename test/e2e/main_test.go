@@ -31,7 +31,8 @@ var lacking string
 // sociable are the tests that bear others beside them: what they ask for comes about on
 // a busy machine as well, and they measure nothing.
 var sociable = "^(" + strings.Join([]string{
-	"TestAgentAway", "TestAsleepModule", "TestBeginMeanwhile", "TestBrokenFunctions", "TestCutShort", "TestCutWaiting", "TestFaults",
+	"TestAgentAway", "TestAsleepModule", "TestBeginMeanwhile", "TestBrokenFunctions", "TestCatalogueQuick", "TestCutShort", "TestCutWaiting",
+	"TestFaults",
 	"TestFunctionBudget", "TestFunctions", "TestLabDownTakesNodesOff", "TestLoadbalancer", "TestLoadbalancerVersions", "TestModuleForges",
 	"TestModuleServes", "TestModuleTraffic", "TestNetmonitor", "TestNewChainIsQuick", "TestNodeOffOfAnother", "TestOneMoreInstanceIsQuick",
 	"TestNotifiesUnderLoad", "TestRestingFlows", "TestSIPKeepAlive", "TestSecondAgent", "TestSecret", "TestServiceContainers", "TestTerminals", "TestThreeContainers",

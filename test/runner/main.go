@@ -270,7 +270,8 @@ const undisturbed = "github.com/onpath/onpath/test/e2e"
 // beside it.
 var longest = []string{
 	module + "/datapath/ebpf", module + "/test/functions", undisturbed, module + "/bench", module + "/node",
-	module + "/test/demo", module + "/test/gateways", module + "/plan",
+	module + "/test/demo", module + "/test/gateways", module + "/plan", module + "/control/pool",
+	module + "/store/etcd", module + "/runtime/container", module + "/lab",
 }
 
 // apart takes the undisturbed package out of the others.
