@@ -16,9 +16,9 @@ import (
 // The ratchets: what there may be at most of something that makes the next change
 // dearer. Each number may only fall. Whoever lowers what is there lowers the number.
 const (
-	mostLong     = 96  // lines of more than longLine characters, a tab being four
-	mostCompared = 38  // comparisons with the text of a message
-	mostCircles  = 0   // pairs of headers of the eBPF program that need each other
+	mostLong     = 96 // lines of more than longLine characters, a tab being four
+	mostCompared = 38 // comparisons with the text of a message
+	mostCircles  = 0  // pairs of headers of the eBPF program that need each other
 
 	longLine = 140
 )

@@ -81,7 +81,8 @@ without --images) have to be applied again.`,
 				return needsSudo(c, err)
 			}
 			fmt.Fprintf(c.OutOrStdout(), "%s is as the server was at %s; start the server\n", dir, about.At.Local().Format(time.DateTime))
-			fmt.Fprintln(c.OutOrStdout(), "users, nodes and API tokens of then are accepted: revoke again whom you revoked since; make join tokens anew")
+			fmt.Fprintln(c.OutOrStdout(),
+				"users, nodes and API tokens of then are accepted: revoke again whom you revoked since; make join tokens anew")
 			return nil
 		},
 	}

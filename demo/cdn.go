@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -109,20 +108,7 @@ func (d *cdnRun) setUp(ctx context.Context) error {
 	if err := d.SetUp(ctx, spec); err != nil {
 		return err
 	}
-	out, err := d.Testbed.Onpath(ctx, "signal", "key", d.file("publisher.key"))
-	if err != nil {
-		return err
-	}
-	text, err := os.ReadFile(d.file("operator.yaml"))
-	if err != nil {
-		return err
-	}
-	text = []byte(strings.ReplaceAll(string(text), exampleKey, strings.TrimSpace(string(out))))
-	if err := os.WriteFile(d.file("operator.yaml"), text, 0o644); err != nil {
-		return err
-	}
-	d.Say("the operator lends a part of four nodes, and an address at each, to a publisher with that key")
-	return d.Testbed.Apply(ctx, d.file("operator.yaml"))
+	return d.lend(ctx, "cdn/", "a part of four nodes, and an address at each,")
 }
 
 // publish starts the web site, and the daemon in front of it.
@@ -136,9 +122,9 @@ func (d *cdnRun) publish(ctx context.Context) error {
 		return err
 	}
 	d.Say("onpath publisher cdn in front of a web site of %d files, 1 KB to 20 MB, and a live stream", siteFiles)
-	err = t.Start("publisher", publisherHost, t.Bin(), "publisher", "cdn", "--origin", "http://127.0.0.1:8000", "--edge", publisherAddress+":8080",
-		"--nodes", d.file("nodes"), "--key", d.file("publisher.key"), "--threshold", fmt.Sprint(cdnThreshold), "--window", "5s", "--cold", coldAfter.String(),
-		"--ttl", "30s", "--life", "2s")
+	err = t.Start("publisher", publisherHost, t.Bin(), "publisher", "cdn",
+		"--origin", "http://127.0.0.1:8000", "--edge", publisherAddress+":8080", "--nodes", d.file("nodes"), "--key", d.file("publisher.key"),
+		"--threshold", fmt.Sprint(cdnThreshold), "--window", "5s", "--cold", coldAfter.String(), "--ttl", "30s", "--life", "2s")
 	if err != nil {
 		return err
 	}

@@ -208,7 +208,8 @@ func (d *Run) checkImages(needed []string) error {
 	for _, name := range needed {
 		if _, err := os.Stat(filepath.Join(d.Images, name)); err != nil {
 			return &onpath.Error{Code: onpath.CodeNotFound, Place: d.Images, Message: "there is no image " + name,
-				Remedy: "build it with sudo onpath images build --out " + d.Images + " functions/" + name + " (make images builds all), or name their folder with --images", Cause: err}
+				Remedy: "build it with sudo onpath images build --out " + d.Images + " functions/" + name +
+					" (make images builds all), or name their folder with --images", Cause: err}
 		}
 	}
 	return nil

@@ -95,23 +95,30 @@ func (d *signalRun) setUp(ctx context.Context) error {
 	if err := d.SetUp(ctx, spec); err != nil {
 		return err
 	}
-	out, err := d.Testbed.Onpath(ctx, "signal", "key", d.file("publisher.key"))
+	if err := d.lend(ctx, "signal/", "a part of three nodes"); err != nil {
+		return err
+	}
+	return d.publisher()
+}
+
+// lend makes the publisher's key in a folder of examples, and applies the operator's file with
+// that key in it.
+func (d *Run) lend(ctx context.Context, folder, what string) error {
+	out, err := d.Testbed.Onpath(ctx, "signal", "key", d.Example(folder+"publisher.key"))
 	if err != nil {
 		return err
 	}
-	text, err := os.ReadFile(d.file("operator.yaml"))
+	file := d.Example(folder + "operator.yaml")
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
 	text = []byte(strings.ReplaceAll(string(text), exampleKey, strings.TrimSpace(string(out))))
-	if err := os.WriteFile(d.file("operator.yaml"), text, 0o644); err != nil {
+	if err := os.WriteFile(file, text, 0o644); err != nil {
 		return err
 	}
-	d.Say("the operator lends a part of three nodes to a publisher with that key")
-	if err := d.Testbed.Apply(ctx, d.file("operator.yaml")); err != nil {
-		return err
-	}
-	return d.publisher()
+	d.Say("the operator lends %s to a publisher with that key", what)
+	return d.Testbed.Apply(ctx, file)
 }
 
 // publisher starts what runs at the publisher's: a web server with the modules, where

@@ -299,7 +299,8 @@ func same(have []*module, spec *onpath.WasmModule) *module {
 
 func (e *Engine) hostFor(ctx context.Context, spec onpath.WasmModule) *host {
 	h := &host{e: e, metrics: map[string]uint64{}, lines: newQuota(logLines), config: spec.Config, streams: newStreams(),
-		fetches: newQuota(fetchRate), tells: newQuota(tellRate), comes: newPace(comesRate), writes: newQuota(writeRate), writing: map[string]*blob.Writer{}}
+		fetches: newQuota(fetchRate), tells: newQuota(tellRate), comes: newPace(comesRate),
+		writes: newQuota(writeRate), writing: map[string]*blob.Writer{}}
 	_ = e.do(ctx, func() {
 		if h.state = e.states[spec.Name]; h.state == nil {
 			h.state = &store{values: map[string][]byte{}}

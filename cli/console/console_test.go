@@ -37,7 +37,7 @@ func newBehind(t *testing.T) *behind {
 	u, _ := url.Parse(api.URL)
 	b.Console = New(Options{Address: "127.0.0.1:4799", Server: u, Transport: http.DefaultTransport,
 		Catalogue: []byte(`[{"name":"cache"}]`),
-		Pages: fstest.MapFS{"index.html": {Data: []byte("<html>")}, "assets/a.js": {Data: []byte("1")}}})
+		Pages:     fstest.MapFS{"index.html": {Data: []byte("<html>")}, "assets/a.js": {Data: []byte("1")}}})
 	return b
 }
 
