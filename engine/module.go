@@ -25,6 +25,9 @@ const (
 	fuel = 20_000_000
 	// longest is the time that one event may take.
 	longest = 10 * time.Millisecond
+	// patience is how many measurements in a row are above a bound before a module is too
+	// slow: interrupts and neighbours, too, cost its thread time, and make one of them long.
+	patience = 3
 	// maxPages is the memory of a module in pages of 64 KiB, unless the instance has less.
 	maxPages = 256
 	// hostCalls is how often one event may ask the host.
@@ -62,6 +65,8 @@ type module struct {
 	next     time.Time
 	numbers  control.ModuleNumbers
 	events   uint64
+	long     excess        // of events
+	over     excess        // of the mean of packets
 	slowTime time.Duration // of the packets since the budget was looked at
 	slowN    uint64
 }
@@ -245,10 +250,29 @@ func (m *module) configure(config onpath.Env) error {
 // packet.
 const sampleEvery = 8
 
+// excess counts measurements in a row that are above a bound.
+type excess struct {
+	row   int
+	least time.Duration // of the row
+}
+
+// add takes in a measurement. It says whether the module is too slow.
+func (x *excess) add(took, bound time.Duration) bool {
+	switch {
+	case took <= bound:
+		*x = excess{}
+	case x.row == 0:
+		*x = excess{1, took}
+	default:
+		x.row, x.least = x.row+1, min(x.least, took)
+	}
+	return x.row >= patience
+}
+
 // timed calls f for n packets, or for another event (0), and measures samples of them
-// by the processor's time: who else runs does not count.
+// by the processor's time: who else runs does not count. Behind a long one it measures all.
 func (m *module) timed(n int, f api.Function) error {
-	if m.events++; m.events%sampleEvery != 1 {
+	if m.events++; m.events%sampleEvery != 1 && m.long.row == 0 {
 		return m.call(f)
 	}
 	before := threadTime()
@@ -256,8 +280,9 @@ func (m *module) timed(n int, f api.Function) error {
 		return err
 	}
 	took := threadTime() - before
-	if took > longest {
-		return fmt.Errorf("one event took %s; %s is the most", took.Round(time.Microsecond), longest)
+	if m.long.add(took, longest) {
+		return fmt.Errorf("each of %d events in a row took %s and more; %s is the most", patience, m.long.least.Round(time.Microsecond),
+			longest)
 	}
 	if n == 0 {
 		return nil
@@ -273,7 +298,7 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// budget sees whether packets take too long, in the mean of a thousand.
+// budget sees whether packets take too long, in the mean of each thousand.
 func (m *module) budget(n int, took time.Duration) error {
 	m.slowTime += took
 	if m.slowN += uint64(n); m.slowN < 1000 {
@@ -285,8 +310,9 @@ func (m *module) budget(n int, took time.Duration) error {
 	if limit == 0 {
 		limit = time.Duration(onpath.DefaultModuleBudget)
 	}
-	if mean > limit {
-		return fmt.Errorf("a packet takes %s in the mean; its budget is %s", mean, limit)
+	if m.over.add(mean, limit) {
+		return fmt.Errorf("a packet takes %s and more in the mean of each of %d thousand in a row; its budget is %s", m.over.least,
+			patience, limit)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ static int relay_from, relay_to, piped, sink, drains;
 static __u8 held[16384];
 static __u32 holds;
 static __u64 length;
+static __u32 filled;
 
 static int is(const __u8 *s, __u32 n, const char *word)
 {
@@ -88,11 +89,11 @@ ONPATH_REQUEST(r)
 		if (onpath_write_blob(k, "b", 1, 5, 0) < 0)
 			onpath_write(k, "none", 4);
 		onpath_end(k);
-	} else if (is(path, n, "/fill")) { /* writes a hundred blobs, as far as it may */
+	} else if (is(path, n, "/fill")) { /* writes sixteen blobs, as far as it may */
 		__u32 wrote = 0;
 
-		for (__u32 i = 0; i < 100; i++) {
-			__u8 key[4] = { 'f', i, i >> 8, 0 };
+		for (__u32 i = 0; i < 16; i++, filled++) {
+			__u8 key[4] = { 'f', filled % 100, 0, 0 };
 
 			if (onpath_blob_create(key, 4, "", 0) || onpath_blob_add(key, 4, held, sizeof held) || onpath_blob_whole(key, 4))
 				break;
