@@ -185,18 +185,20 @@ func TestLinkGigabit(t *testing.T) {
 	}
 }
 
-// attempts measures up to three times: what else runs on the machine can spoil
-// a measurement, and no measurement here can succeed by chance.
+// attempts measures until it succeeds, for a minute: what else runs on the machine can
+// spoil measurements, and none here can succeed by chance.
 func attempts(t *testing.T, measure func() error) {
 	t.Helper()
-	var err error
-	for range 3 {
-		if err = measure(); err == nil {
+	for until := time.Now().Add(time.Minute); ; {
+		err := measure()
+		if err == nil {
 			return
+		}
+		if time.Now().After(until) {
+			t.Fatal(err)
 		}
 		t.Log("again, because", err)
 	}
-	t.Error(err)
 }
 
 // within checks that delays between two quantiles are want ± 1 ms.
@@ -211,7 +213,7 @@ func within(r received, want time.Duration, low, high float64) error {
 }
 
 // TestLinkDelay is the small form of TestLinkGigabit: other tests may run at
-// the same time, so a few frames may be late.
+// the same time, so half the frames may be late. None is early.
 func TestLinkDelay(t *testing.T) {
 	for _, e := range emulations(t) {
 		t.Run(e, func(t *testing.T) {
@@ -223,7 +225,10 @@ func TestLinkDelay(t *testing.T) {
 				if r.loss()+back.loss() > 0 {
 					return errors.New("frames were lost")
 				}
-				return errors.Join(within(r, 50*time.Millisecond, 0, 0.75), within(back, 20*time.Millisecond, 0, 0.75))
+				if r.quantile(0) < 50*time.Millisecond || back.quantile(0) < 20*time.Millisecond {
+					t.Error("frames were early")
+				}
+				return errors.Join(within(r, 50*time.Millisecond, 0, 0.5), within(back, 20*time.Millisecond, 0, 0.5))
 			})
 		})
 	}

@@ -154,3 +154,29 @@ func TestFIFO(t *testing.T) {
 		t.Error("an emptied fifo takes nothing")
 	}
 }
+
+// TestPausedBetweenClocks: a thread that does not run between two clocks takes no frame for
+// older than it is.
+func TestPausedBetweenClocks(t *testing.T) {
+	const ahead, reading = int64(1e18), 30              // ns
+	for name, pauses := range map[string]map[int]int64{ // before which reading, ns
+		"none":               {},
+		"before the other":   {1: 3e6},
+		"behind the other":   {2: 3e6},
+		"at each comparison": {2: 3e6, 5: 5e6, 8: 2e6, 11: 4e6},
+	} {
+		var at int64 = 1e9
+		readings := 0
+		read := func(from int64) func() int64 {
+			return func() int64 {
+				at += reading + pauses[readings]
+				readings++
+				return at + from
+			}
+		}
+		now, got := compare(read(0), read(ahead))
+		if now != at || got > ahead || got < ahead-soon && len(pauses) < 4 {
+			t.Errorf("pause %s: the real-time clock is %d ns too far ahead", name, got-ahead)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"time"
@@ -179,12 +180,12 @@ func (d *direction) collect() error {
 		if n == 0 {
 			return nil
 		}
-		now, offset := clocks()
+		now, ahead := clocks()
 		for i := range n {
 			b, stamp := d.reader.frame(i)
 			arrival := now
 			if stamp != 0 {
-				arrival = min(now, stamp-offset)
+				arrival = min(now, stamp-ahead)
 			}
 			d.accept(b, arrival)
 		}
@@ -196,11 +197,30 @@ func (d *direction) collect() error {
 }
 
 // clocks is the monotonic clock, and how far the real-time clock is ahead.
-func clocks() (now, offset int64) {
-	now = monotonic()
+func clocks() (now, ahead int64) { return compare(monotonic, realTime) }
+
+// soon is within what time two clocks are read by a thread that nobody interrupts.
+const soon = int64(10 * time.Microsecond)
+
+// compare reads one clock behind the other. A pause between them makes ahead too small,
+// never too large: then frames seem to have come later, and none leaves early.
+func compare(monotonic, realTime func() int64) (now, ahead int64) {
+	ahead = math.MinInt64
+	for range 4 {
+		before := monotonic()
+		there := realTime()
+		now = monotonic()
+		if ahead = max(ahead, there-now); now-before < soon {
+			break
+		}
+	}
+	return now, ahead
+}
+
+func realTime() int64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_REALTIME, &ts)
-	return now, ts.Nano() - now
+	return ts.Nano()
 }
 
 func monotonic() int64 {
