@@ -275,16 +275,27 @@ spec: {from: {hosts: client}, to: {hosts: origin}, through: [{function: filter, 
 	if os.Getenv("ONPATH_SOAK") != "" {
 		rounds = 20
 	}
+	flowing := func() {
+		t.Helper()
+		was := [2]uint64{free.sent.Load(), blocked.sent.Load()}
+		if err := testbed.WaitFor(ctx, "both streams send 500 packets more", time.Minute, func() (bool, error) {
+			return free.sent.Load() >= was[0]+500 && blocked.sent.Load() >= was[1]+500, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for n := range rounds {
 		half := 1 - n%2 // of what is listed others are
+		flowing()
 		blocklist(others, 50_000*half, 100_000-half)
 		tells(100_000 - half)
+		flowing()
 	}
 	tries, passed := blocked.sent.Load(), came.Load()
 	sent, lost, longest := free.end()
 	t.Logf("while %d lists followed each other, %d of %d packets to an address that is not listed were lost (%s without any at most), "+
 		"and %d of %d to a listed one passed", rounds, lost, sent, longest, passed, tries)
-	if lost > 0 || passed > 0 || tries < 1000 {
+	if lost > 0 || passed > 0 {
 		t.Error("the lists did not follow each other without a gap")
 	}
 

@@ -243,9 +243,9 @@ func (s *stream) receive() {
 }
 
 // end stops sending, waits for stragglers, and returns what was sent, how much
-// of it got no answer, and the longest time without any. Under load hundreds of
-// milliseconds of answers wait in the sockets: what still comes is late, not
-// lost, so the wait ends only when all came or nothing did for a second.
+// of it got no answer, and the longest time without any. Under load seconds of
+// answers wait in the sockets: what still comes is late, not lost. So the wait ends
+// when all came, or nothing did for a second behind the answer to one more datagram.
 func (s *stream) end() (sent, lost uint64, longest time.Duration) {
 	close(s.stop)
 	s.sender.Wait() // or one more is sent after the last look
@@ -254,10 +254,13 @@ func (s *stream) end() (sent, lost uint64, longest time.Duration) {
 	s.mu.Unlock()
 	for stopped := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		s.mu.Lock()
-		all, quiet := s.lost(s.sent.Load()) == 0, time.Since(later(s.last, stopped))
+		all, quiet, drained := s.lost(s.sent.Load()) == 0, time.Since(later(s.last, stopped)), len(s.got) > 0 && s.got[0]
 		s.mu.Unlock()
-		if all || quiet > time.Second {
+		if all || quiet > time.Second && (drained || time.Since(stopped) > 20*time.Second) {
 			break
+		}
+		if !drained {
+			_, _ = s.conn.Write(make([]byte, 8)) // number 0 is not counted
 		}
 	}
 	_ = s.conn.SetReadDeadline(time.Now())
