@@ -81,7 +81,7 @@ func New(ctx context.Context, d Deps) (*Changes, error) {
 	if left, _ := filepath.Glob(filepath.Join(d.Dir, unconfirmed+"*.json")); len(left) > 0 {
 		d.Log.Warn("changes of an older version that were not confirmed are kept: remove their files", "files", left)
 	}
-	w := &writer{d: d, pending: waits, history: &history{d.Store, d.Log, d.Clock}}
+	w := &writer{d: d, pending: waits, history: &history{d.Store, d.Log, d.Clock, historyWrite}}
 	return &Changes{d: d, examiner: &examiner{d}, writer: w, undoer: &undoer{d, w, waits}}, nil
 }
 

@@ -29,9 +29,10 @@ const (
 
 // history keeps and reads the last versions of objects.
 type history struct {
-	store onpath.Store
-	log   *slog.Logger
-	clock onpath.Clock
+	store  onpath.Store
+	log    *slog.Logger
+	clock  onpath.Clock
+	atOnce int // historyWrite
 }
 
 // keptVersion is one version as the store has it.
@@ -92,7 +93,7 @@ func (h *history) note(ctx context.Context, by string, all []changed) {
 		for _, r := range records {
 			more += len(r.Value)
 		}
-		if size+more > historyWrite {
+		if size+more > h.atOnce {
 			flush()
 		}
 		if batch, size = append(batch, records...), size+more; len(batch) >= historyBatch {
