@@ -80,6 +80,9 @@ func execute(soak bool, run string, packages []string) error {
 	if os.Getenv("CI") != "" {
 		args = append(args, "-count", "1")
 	}
+	if os.Getenv("GORACE") == "" {
+		os.Setenv("GORACE", "atexit_sleep_ms=0") // or each test binary waits for a second when all is done
+	}
 	if bin, err := filepath.Abs("bin/onpath"); err == nil {
 		os.Setenv("ONPATH_BIN", bin)
 	}
@@ -225,7 +228,7 @@ func asRoot() []string {
 		return nil
 	}
 	words := []string{"sudo", "-H", "env", "'PATH=" + os.Getenv("PATH") + ":/usr/local/sbin:/usr/sbin:/sbin'"}
-	for _, name := range []string{"ONPATH_BIN", "ONPATH_SOAK", "ONPATH_SEED", "ONPATH_CACHE", "ONPATH_E2E", "CI"} {
+	for _, name := range []string{"ONPATH_BIN", "ONPATH_SOAK", "ONPATH_SEED", "ONPATH_CACHE", "ONPATH_E2E", "GORACE", "CI"} {
 		if v := os.Getenv(name); v != "" {
 			words = append(words, "'"+name+"="+v+"'")
 		}
