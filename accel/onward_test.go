@@ -42,7 +42,7 @@ func local(t *testing.T) (r *Relay, leg func(origin netip.AddrPort) *net.TCPConn
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		if _, err := c.Write(head); err != nil {
 			t.Fatal(err)
 		}

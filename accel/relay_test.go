@@ -169,7 +169,7 @@ func (w *world) serveAt(at netip.AddrPort, handle func(net.Conn)) {
 func (w *world) dial() (net.Conn, error) {
 	var c net.Conn
 	err := netnsrun.Do(w.lab.NetNS("client"), func() (err error) {
-		d := net.Dialer{Timeout: 10 * time.Second, Control: cubic}
+		d := net.Dialer{Timeout: time.Minute, Control: cubic}
 		c, err = d.Dial("tcp", testOrigin.String())
 		return err
 	})
@@ -224,7 +224,7 @@ func TestChains(t *testing.T) {
 // dialFrom connects from a port that other connections of the client may have, too.
 func (w *world) dialFrom(port int, to netip.AddrPort) (c net.Conn, err error) {
 	err = netnsrun.Do(w.lab.NetNS("client"), func() (err error) {
-		d := net.Dialer{Timeout: 10 * time.Second, LocalAddr: &net.TCPAddr{IP: net.IPv4(10, 1, 0, 2), Port: port},
+		d := net.Dialer{Timeout: time.Minute, LocalAddr: &net.TCPAddr{IP: net.IPv4(10, 1, 0, 2), Port: port},
 			Control: func(_, _ string, c syscall.RawConn) error {
 				return control(c, func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
 			}}

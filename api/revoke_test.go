@@ -37,7 +37,7 @@ func TestRevokedStreams(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.endlessNode()
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			bob, err := w.join(auth.TokenRequest{Role: auth.RoleUser, Name: "bob", Tenant: "acme"}, "")
 			if err != nil {

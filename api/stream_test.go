@@ -83,7 +83,7 @@ func TestStreamsCutShort(t *testing.T) {
 			t.Run(cut.name+"/"+name, func(t *testing.T) {
 				w := newWorld(t)
 				end, sever := w.endlessNode()
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				out := &begun{begun: make(chan struct{})}
 				ended := make(chan error, 1)

@@ -60,7 +60,7 @@ func TestConfirmRepeated(t *testing.T) {
 	if err != nil || a.Confirm == nil || len(a.Changes) != 1 || a.Changes[0].Version == 0 {
 		t.Fatalf("repeated: %+v, %v", a, err)
 	}
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		all, err := w.operator.Unconfirmed(t.Context())
 		if err == nil && len(all) == 1 && all[0].ID == a.Confirm.ID {
 			break

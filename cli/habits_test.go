@@ -104,7 +104,7 @@ func onpathRun(args ...string) (printed string, code int) {
 	root.SetErr(&out)
 	root.SetArgs(args)
 	addCompletion(root)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	err := root.ExecuteContext(ctx)
 	if status := exitStatus(0); err != nil && !errors.As(err, &status) {

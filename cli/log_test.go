@@ -40,7 +40,7 @@ func TestLogWatch(t *testing.T) {
 	if err := l.Take(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	silent, asked := 3, 0
 	w := &watched{path: filepath.Join(t.TempDir(), "state.json")}

@@ -46,7 +46,7 @@ func (s *site) claim() *onpath.PrefixClaim {
 // untilClaim has the clock go on until the claim is in a state.
 func (s *site) untilClaim(want onpath.ClaimState) *onpath.PrefixClaim {
 	s.t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; s.lead(time.Second) {
+	for end := time.Now().Add(time.Minute); ; s.lead(time.Second) {
 		p := s.claim()
 		if p.Status.State == want && p.Status.Password != "" {
 			return p
@@ -87,7 +87,7 @@ func TestClaimLife(t *testing.T) {
 	if !strings.Contains(first.Status.Evidence, "gw1") || !strings.Contains(first.Status.Evidence, "gw2") {
 		t.Errorf("evidence: %s", first.Status.Evidence)
 	}
-	for end := time.Now().Add(20 * time.Second); !s.claim().Status.Until.After(first.Status.Until); s.lead(time.Second) {
+	for end := time.Now().Add(time.Minute); !s.claim().Status.Until.After(first.Status.Until); s.lead(time.Second) {
 		if time.Now().After(end) {
 			t.Fatalf("it is not renewed: %+v", s.claim().Status)
 		}
@@ -177,7 +177,7 @@ func TestClaimByOwnChain(t *testing.T) {
 	c.Spec.At.Cloudlets = nil
 	s.apply(c)
 	first := s.claim().Status.Until
-	for end := time.Now().Add(20 * time.Second); !s.claim().Status.Until.After(first); s.lead(time.Second) {
+	for end := time.Now().Add(time.Minute); !s.claim().Status.Until.After(first); s.lead(time.Second) {
 		if time.Now().After(end) {
 			t.Fatalf("it is not renewed: %+v", s.claim().Status)
 		}
@@ -199,7 +199,7 @@ func TestClaimGiven(t *testing.T) {
 	}
 	state := func(want onpath.ClaimState) *onpath.PrefixClaim {
 		t.Helper()
-		for end := time.Now().Add(20 * time.Second); s.claim().Status.State != want; time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); s.claim().Status.State != want; time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("want %s: %+v", want, s.claim().Status)
 			}

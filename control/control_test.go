@@ -310,7 +310,7 @@ func (s *site) remove(k onpath.Key) {
 // until waits for something to come true.
 func (s *site) until(what string, ok func() bool) {
 	s.t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		if ok() {
 			return
 		}

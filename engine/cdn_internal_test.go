@@ -103,7 +103,7 @@ func (s *serving) ask(path string, header ...string) (*http.Response, error) {
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	return (&http.Client{Timeout: 20 * time.Second}).Do(req)
+	return (&http.Client{Timeout: time.Minute}).Do(req)
 }
 
 // body asks and gives status, header and body in one.

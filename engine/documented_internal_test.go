@@ -63,7 +63,7 @@ func TestDocumentedRelay(t *testing.T) {
 	}
 	defer slow.Close()
 	fmt.Fprintf(slow, "GET / HTTP/1.0\r\n\r\n")
-	client := &http.Client{Timeout: 20 * time.Second}
+	client := &http.Client{Timeout: time.Minute}
 	get := func() (int, []byte, error) {
 		resp, err := client.Get(s.url)
 		if err != nil {

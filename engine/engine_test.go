@@ -187,7 +187,7 @@ func (s *testbed) sends(n, port int) (back int) {
 			s.t.Fatal(err)
 		}
 	}
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for s.status().Received-before.Received < uint64(n) && time.Now().Before(deadline) {
 		time.Sleep(2 * time.Millisecond)
 	}

@@ -34,7 +34,7 @@ func TestSupplyIsReplaced(t *testing.T) {
 		return c
 	}
 	first := agent()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	answer := make(chan error, 1)
 	go func() {

@@ -77,7 +77,7 @@ func TestCut(t *testing.T) {
 	if err := sleeper.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for inside := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) { // what enters the host becomes it
+	for inside := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // what enters the host becomes it
 		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", sleeper.Process.Pid))
 		if string(name) == "sleep\n" {
 			break

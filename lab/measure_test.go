@@ -340,7 +340,7 @@ func echoTCP(t *testing.T, l *Lab, address string, size int) {
 		}
 	}()
 	err = inNetNS(l.NetNS("one"), func() (err error) {
-		client, err = net.DialTimeout("tcp", net.JoinHostPort(address, "7"), 10*time.Second)
+		client, err = net.DialTimeout("tcp", net.JoinHostPort(address, "7"), time.Minute)
 		return err
 	})
 	if err != nil {

@@ -46,7 +46,7 @@ func TestReflectorAnswersWithWhatCame(t *testing.T) {
 				t.Fatal(err)
 			}
 			b := make([]byte, packetSize)
-			if err := c.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			if err := c.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 				t.Fatal(err)
 			}
 			n, err := c.Read(b)

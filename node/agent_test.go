@@ -141,7 +141,7 @@ func TestNoConnectionIsLeft(t *testing.T) {
 	var left net.Conn
 	must(t, netnsrun.Do(b.nsOf("web"), func() (err error) {
 		if l, err = net.Listen("tcp", "127.0.0.1:0"); err == nil {
-			left, err = net.DialTimeout("tcp", l.Addr().String(), 5*time.Second)
+			left, err = net.DialTimeout("tcp", l.Addr().String(), time.Minute)
 		}
 		return err
 	}))
@@ -149,7 +149,7 @@ func TestNoConnectionIsLeft(t *testing.T) {
 	defer left.Close()
 	b.machine.Kill(b.id("web"), 9)
 	b.until("it runs again", func() bool { return b.recorder.count("start web") == 2 })
-	_ = left.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = left.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := left.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNABORTED) && !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("a connection of before gives %v", err)
 	}

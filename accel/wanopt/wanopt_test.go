@@ -64,7 +64,7 @@ func transfer(t *testing.T, near, far *end, data []byte) int64 {
 		_, _ = client.Write(data)
 		_ = client.CloseWrite()
 	}()
-	_ = client.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = client.SetDeadline(time.Now().Add(time.Minute))
 	back, err := io.ReadAll(client)
 	if err != nil || !bytes.Equal(back, data) {
 		t.Fatalf("%d of %d bytes came back, or others (%v)", len(back), len(data), err)
@@ -203,7 +203,7 @@ func TestBothLack(t *testing.T) {
 	go func() { _ = far.join(opened, b) }()
 	come := make(chan bool, 2)
 	for c, d := range map[*net.TCPConn][2][]byte{client: {there, back}, server: {back, there}} {
-		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		go func() { _, _ = c.Write(d[0]); _ = c.CloseWrite() }()
 		go func() { got, err := io.ReadAll(c); come <- err == nil && bytes.Equal(got, d[1]) }()
 	}

@@ -35,7 +35,7 @@ func listening(t *testing.T, do func(net.Listener)) *Client {
 // TestMute: a server that takes connections and answers nothing is named as such,
 // also if it falls silent in the middle of a stream.
 func TestMute(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	mute := listening(t, func(l net.Listener) {
 		for {
@@ -80,7 +80,7 @@ func TestExecMute(t *testing.T) {
 		begins, alive bool
 	}{{"before", false, false}, {"while it runs", true, false}, {"a silent command", true, true}} {
 		t.Run(c.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			stalls := listening(t, func(l net.Listener) {
 				hold := make(chan struct{})

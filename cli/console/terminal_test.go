@@ -40,7 +40,7 @@ func TestTerminal(t *testing.T) {
 	s := &http.Server{Handler: b}
 	go func() { _ = s.Serve(l) }()
 	defer s.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	dial := func(cookie, key, origin, host string) (*websocket.Conn, error) {
 		h := http.Header{"Cookie": {b.cookie + "=" + cookie}, "Origin": {origin}}

@@ -151,7 +151,7 @@ func TestBridgeNoStation(t *testing.T) {
 		c.must(err)
 		return counters.Vports[testbedEdge].Dropped[onpath.DropNoStation] + counters.Vports[16].Dropped[onpath.DropNoStation]
 	}
-	for until := time.Now().Add(10 * time.Second); dropped() < 5 && time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+	for until := time.Now().Add(time.Minute); dropped() < 5 && time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
 		send()
 		c.must(gw.dp.ForgetStations()) // of what is in the instance now
 	}
@@ -181,7 +181,7 @@ func TestBridgeStationsTaken(t *testing.T) {
 		if _, err := src.WriteToUDP([]byte{byte(n)}, at); err != nil {
 			t.Fatal(err)
 		}
-		dst.SetReadDeadline(time.Now().Add(5 * time.Second))
+		dst.SetReadDeadline(time.Now().Add(time.Minute))
 		if _, _, err := dst.ReadFromUDP(make([]byte, 8)); err != nil {
 			c.dump()
 			t.Fatalf("packet %d did not arrive: %v", n, err)
@@ -339,7 +339,7 @@ func TestTap(t *testing.T) {
 	for range 10 {
 		send()
 	}
-	for until := time.Now().Add(5 * time.Second); c.out("n2", 17) < 10 && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(time.Minute); c.out("n2", 17) < 10 && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 	}
 	if a, b := c.out("gw", 16), c.out("n2", 17); a != 10 || b != 10 {
 		t.Errorf("the instances got %d and %d copies, must have 10 each", a, b)
@@ -368,7 +368,7 @@ func TestMirrorRepick(t *testing.T) {
 	}
 	send := c.udp(c.client, "10.1.0.2:5000", "10.9.0.2:9")
 	victim, other := onpath.VportID(0), onpath.VportID(0)
-	for until := time.Now().Add(5 * time.Second); victim == 0 && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(time.Minute); victim == 0 && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 		send()
 		if copies[16]() > 0 {
 			victim, other = 16, 17
@@ -386,7 +386,7 @@ func TestMirrorRepick(t *testing.T) {
 	}
 	c.apply(toServers(), edit, element(16, 16, 17, 17), element(18, 18))
 	through := c.out("gw", 18)
-	for until := time.Now().Add(5 * time.Second); copies[other]() == 0 && time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+	for until := time.Now().Add(time.Minute); copies[other]() == 0 && time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
 		send()
 	}
 	if copies[other]() == 0 {
@@ -450,7 +450,7 @@ func (c *testbed) echo(from, to, addr string) {
 		return err
 	})
 	defer near.Close()
-	near.SetDeadline(time.Now().Add(5 * time.Second))
+	near.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := near.Write([]byte("hello")); err != nil {
 		c.t.Errorf("send to %s: %v", addr, err)
 	}
@@ -471,7 +471,7 @@ func (c *testbed) pathMTU(ns, addr string, want int) {
 	raw, err := conn.(*net.UDPConn).SyscallConn()
 	c.must(err)
 	got := 0
-	for until := time.Now().Add(5 * time.Second); got != want && time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+	for until := time.Now().Add(time.Minute); got != want && time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
 		raw.Control(func(fd uintptr) {
 			unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
 			got, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU)

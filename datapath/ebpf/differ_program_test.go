@@ -107,7 +107,7 @@ func (p *programmed) Put(node, device string, f datapathtest.Frame, segment int)
 		return datapathtest.Unfit, datapathtest.Frame{}, ""
 	}
 	if p.fast && segment == 0 && (device == "up0" || device == "up1") {
-		for until := time.Now().Add(5 * time.Second); p.drivers[node].FastRests() && time.Now().Before(until); {
+		for until := time.Now().Add(time.Minute); p.drivers[node].FastRests() && time.Now().Before(until); {
 			time.Sleep(time.Millisecond) // or how busy the machine is decides who carries what
 		}
 		if refusedByFunction(f.Packet) {

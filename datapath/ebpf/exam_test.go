@@ -132,7 +132,7 @@ func (d fastDriver) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
 // after it, which is over late where the driver's loop seldom gets a processor.
 func (d fastDriver) awaitFast() error {
 	time.Sleep(250 * time.Millisecond)
-	for until := time.Now().Add(10 * time.Second); d.FastRests(); time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(time.Minute); d.FastRests(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(until) {
 			return errors.New("the fast path rests for ten seconds")
 		}

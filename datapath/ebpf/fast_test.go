@@ -107,7 +107,7 @@ func (c *crossing) carried() uint64 {
 // settle crosses until XDP carries the flow.
 func (c *crossing) settle(port byte) {
 	c.t.Helper()
-	for until := time.Now().Add(5 * time.Second); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
 		c.cross(port)
 		if c.carried() > 0 {
 			return
@@ -348,7 +348,7 @@ func TestFastAuto(t *testing.T) {
 
 func (c *crossing) await(what string, ok func() bool) {
 	c.t.Helper()
-	for until := time.Now().Add(10 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(until) {
 			c.t.Fatalf("waited in vain for %s: %+v %+v", what, c.uplink("up0"), c.uplink("up1"))
 		}

@@ -58,7 +58,7 @@ func (c *testbed) keep(port int) *kept {
 	for range answered {
 		k.send(c.t, 0, keptFlows)
 		for n, conn := range k.conns {
-			conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+			conn.SetReadDeadline(time.Now().Add(time.Minute))
 			if _, _, err := conn.ReadFromUDPAddrPort(b); err != nil {
 				c.t.Fatalf("the first answers of flow %v: %v", k.tuples[n], err)
 			}
@@ -385,7 +385,7 @@ func (c *testbed) settled(flows ...*kept) {
 		}
 		return true
 	}
-	for end := time.Now().Add(10 * time.Second); !all() && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !all() && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 	}
 }
 

@@ -97,7 +97,7 @@ func (c *testbed) arrives(from, to *net.UDPConn, at string, length int) {
 		}
 	}
 	got, b := 0, make([]byte, 1<<16)
-	c.must(to.SetReadDeadline(time.Now().Add(2 * time.Second)))
+	c.must(to.SetReadDeadline(time.Now().Add(time.Minute)))
 	for ; got < 5; got++ {
 		if n, err := to.Read(b); err != nil || n != length {
 			break

@@ -49,7 +49,7 @@ func TestPortsAreUsedAgain(t *testing.T) {
 	})
 	defer lives.Close()
 	say := func() {
-		lives.SetDeadline(time.Now().Add(3 * time.Second))
+		lives.SetDeadline(time.Now().Add(time.Minute))
 		if _, err := lives.Write([]byte("me")); err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func TestForgedPacketsMoveNoPort(t *testing.T) {
 	says := func() {
 		t.Helper()
 		for _, way := range [][2]net.Conn{{lives, far}, {far, lives}} {
-			way[1].SetReadDeadline(time.Now().Add(3 * time.Second))
+			way[1].SetReadDeadline(time.Now().Add(time.Minute))
 			if _, err := way[0].Write([]byte("me")); err != nil {
 				t.Fatal(err)
 			}
@@ -115,7 +115,7 @@ func TestForgedPacketsMoveNoPort(t *testing.T) {
 	}
 	says()
 	answer := make([]byte, 64) // the SYN-ACK
-	heard.SetReadDeadline(time.Now().Add(3 * time.Second))
+	heard.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := heard.Read(answer); err != nil {
 		t.Fatal(err)
 	}
@@ -146,14 +146,14 @@ func (c *testbed) connections() func(port int) (conn, far *net.TCPConn) {
 	return func(port int) (conn, far *net.TCPConn) {
 		c.t.Helper()
 		c.in(filepath.Join(c.dir, "i16"), func() error {
-			d := net.Dialer{Timeout: 3 * time.Second, LocalAddr: &net.TCPAddr{IP: net.IPv4(100, 64, 0, 9), Port: port}}
+			d := net.Dialer{Timeout: time.Minute, LocalAddr: &net.TCPAddr{IP: net.IPv4(100, 64, 0, 9), Port: port}}
 			dialled, err := d.Dial("tcp4", "10.9.0.2:8081")
 			if err == nil {
 				conn = dialled.(*net.TCPConn)
 			}
 			return err
 		})
-		l.(*net.TCPListener).SetDeadline(time.Now().Add(3 * time.Second))
+		l.(*net.TCPListener).SetDeadline(time.Now().Add(time.Minute))
 		accepted, err := l.Accept()
 		c.must(err)
 		return conn, accepted.(*net.TCPConn)
@@ -165,7 +165,7 @@ func resetBy(conn, other *net.TCPConn) error {
 	if err := errors.Join(conn.SetLinger(0), conn.Close()); err != nil {
 		return err
 	}
-	other.SetReadDeadline(time.Now().Add(3 * time.Second))
+	other.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := other.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		return fmt.Errorf("the connection must be reset, is %w", err)
 	}
@@ -220,12 +220,12 @@ func (c *testbed) applyNAT(chain onpath.Match) {
 // askFrom asks from an instance, and returns once an answer has come.
 func (c *testbed) askFrom(instance, network, addr string) error {
 	return netnsrun.Do(filepath.Join(c.dir, instance), func() error {
-		conn, err := net.DialTimeout(network, addr, 3*time.Second)
+		conn, err := net.DialTimeout(network, addr, time.Minute)
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		conn.SetDeadline(time.Now().Add(3 * time.Second))
+		conn.SetDeadline(time.Now().Add(time.Minute))
 		if _, err := conn.Write([]byte("who")); err != nil {
 			return err
 		}

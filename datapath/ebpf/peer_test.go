@@ -34,7 +34,7 @@ func TestStraight(t *testing.T) {
 	await := func(what string, id onpath.VportID, ok func(n uint64) bool) {
 		t.Helper()
 		var n uint64
-		for until := time.Now().Add(20 * time.Second); time.Now().Before(until); time.Sleep(200 * time.Millisecond) {
+		for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(200 * time.Millisecond) {
 			if n = queued(id); ok(n) {
 				return
 			}

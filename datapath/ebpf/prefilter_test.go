@@ -66,7 +66,7 @@ func TestPrefilter(t *testing.T) {
 		t.Error("the prefilter is on before the entries of an earlier process are read")
 	}
 	c.chainOf(match, element(17, 17))
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if done, _ := gw.dp.Prefilter(foreign.Src); done {
 			break
 		}

@@ -337,7 +337,7 @@ func (c *testbed) stream(addr string, more func(sent int) int) netip.AddrPort {
 	c.t.Helper()
 	var conn net.Conn
 	err := netnsrun.Do(c.client, func() (err error) {
-		conn, err = net.DialTimeout("tcp", addr, 5*time.Second)
+		conn, err = net.DialTimeout("tcp", addr, time.Minute)
 		return err
 	})
 	if err != nil {
@@ -353,7 +353,7 @@ func (c *testbed) stream(addr string, more func(sent int) int) netip.AddrPort {
 	sum, sent := sha256.New(), 0
 	for n := more(0); n > 0; n = more(sent) {
 		b := chunk[:min(n, len(chunk))]
-		conn.SetDeadline(time.Now().Add(30 * time.Second))
+		conn.SetDeadline(time.Now().Add(time.Minute))
 		if _, err := conn.Write(b); err != nil {
 			c.t.Errorf("send to %s: %v", addr, err)
 			break

@@ -216,7 +216,7 @@ func (c *testbed) waitingIsReset(addr string, row [][]onpath.VportID) {
 	c.apply(toServers(), reset, elements...)
 	var conn net.Conn
 	c.in(c.client, func() (err error) {
-		conn, err = net.DialTimeout("tcp", addr, 5*time.Second)
+		conn, err = net.DialTimeout("tcp", addr, time.Minute)
 		return err
 	})
 	defer conn.Close()
@@ -229,7 +229,7 @@ func (c *testbed) waitingIsReset(addr string, row [][]onpath.VportID) {
 	c.must(err)
 	c.instances[0].State = onpath.VportClosed
 	c.apply(toServers(), reset, elements...)
-	conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	conn.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
 		c.t.Errorf("the waiting client of %s got %v, must be reset", addr, err)
 		c.dump()

@@ -148,7 +148,7 @@ func TestAddressesFollowed(t *testing.T) {
 	}
 	known := func(a netip.Addr) {
 		t.Helper()
-		for until := time.Now().Add(10 * time.Second); !d.Own(a); time.Sleep(10 * time.Millisecond) {
+		for until := time.Now().Add(time.Minute); !d.Own(a); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(until) {
 				t.Fatalf("the data path does not know the node's own address %s", a)
 			}

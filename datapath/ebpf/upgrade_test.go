@@ -175,7 +175,7 @@ func TestUpgradeTranslations(t *testing.T) {
 // awaitNoFormer waits until nothing of the older version is pinned.
 func (c *testbed) awaitNoFormer(d *ebpf.Driver) {
 	c.t.Helper()
-	for end := time.Now().Add(40 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		names, err := d.Pinned()
 		c.must(err)
 		if slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "next-") }) {
@@ -348,7 +348,7 @@ func (v *conversation) resume() {
 func (v *conversation) end() int64 {
 	close(v.stop)
 	v.done.Wait()
-	for end := time.Now().Add(2 * time.Second); v.lost() > 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); v.lost() > 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 	}
 	for _, conn := range v.conns {
 		conn.Close()

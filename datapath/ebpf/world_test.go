@@ -127,7 +127,7 @@ func (w *world) pair(a, b end) {
 // awaitUp waits until a device sends: before that it drops without a word.
 func (w *world) awaitUp(e end) {
 	w.t.Helper()
-	for until := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for until := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		var state netlink.LinkOperState
 		w.in(e.ns, func() error {
 			l, err := netlink.LinkByName(e.dev)

@@ -64,7 +64,7 @@ func pair(t *testing.T) (near, far string) {
 // operational waits until the kernel has heard that a link has its carrier: until then it
 // drops what is sent there, without an error.
 func operational(name string) error {
-	for until := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for until := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		l, err := netlink.LinkByName(name)
 		if err != nil {
 			return err
@@ -150,7 +150,7 @@ func TestEcho(t *testing.T) {
 			if _, err := conn.WriteToUDP(text, &net.UDPAddr{IP: net.ParseIP(to), Port: 7}); err != nil {
 				t.Fatal(err)
 			}
-			_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+			_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 			n, from, err := conn.ReadFromUDP(got)
 			if err != nil || string(got[:n]) != prefix+string(text) || from.IP.String() != to {
 				t.Fatalf("packet %d to %s: %d bytes from %v: %v", i, to, n, from, err)
@@ -193,7 +193,7 @@ func TestKeptFrames(t *testing.T) {
 	held := make([]afxdp.Frame, frames)
 	for round := range 3 {
 		got := 0
-		for until := time.Now().Add(10 * time.Second); got < frames/8*7 && time.Now().Before(until); {
+		for until := time.Now().Add(time.Minute); got < frames/8*7 && time.Now().Before(until); {
 			if _, err := conn.Write([]byte("backlog")); err != nil {
 				t.Fatal(err)
 			}

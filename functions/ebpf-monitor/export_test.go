@@ -44,7 +44,7 @@ func TestExportAgain(t *testing.T) {
 		if err := round(); err != nil {
 			t.Fatal(err)
 		}
-		l.SetReadDeadline(time.Now().Add(10 * time.Second))
+		l.SetReadDeadline(time.Now().Add(time.Minute))
 		m := make([]byte, 2000)
 		size, err := l.Read(m)
 		if err != nil {

@@ -45,7 +45,7 @@ func next(t *testing.T, from chan gist.Packet) gist.Packet {
 	select {
 	case p := <-from:
 		return p
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no message comes")
 		return gist.Packet{}
 	}
@@ -127,7 +127,7 @@ func TestBadPeers(t *testing.T) {
 		if _, err := c.Write(sent); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		if err := c.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.Copy(io.Discard, c); os.IsTimeout(err) {

@@ -50,7 +50,7 @@ func endAt(t *testing.T, address string) {
 	dial := func() (near, far net.Conn) {
 		t.Helper()
 		must(t, netnsrun.Do(ns, func() (err error) {
-			near, err = net.DialTimeout("tcp", l.Addr().String(), 5*time.Second)
+			near, err = net.DialTimeout("tcp", l.Addr().String(), time.Minute)
 			return err
 		}))
 		far, err := l.Accept()
@@ -70,7 +70,7 @@ func endAt(t *testing.T, address string) {
 		t.Errorf("%d connections are left, must be the one that waits, on an older kernel", n)
 	}
 	for _, c := range []net.Conn{near, far, other} {
-		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF || os.IsTimeout(err) {
 			t.Errorf("a read from an ended connection gives %v", err)
 		}

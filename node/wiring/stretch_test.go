@@ -142,12 +142,12 @@ func exchange(t *testing.T, from, to string, at netip.Addr) {
 	}()
 	var c net.Conn
 	if err := netnsrun.Do(from, func() (err error) {
-		c, err = net.DialTimeout("tcp", l.Addr().String(), 3*time.Second)
+		c, err = net.DialTimeout("tcp", l.Addr().String(), time.Minute)
 		return err
 	}); err != nil {
 		t.Fatalf("%s is not reached: %v", at, err)
 	}
-	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := c.Write(make([]byte, 1<<20)); err != nil {
 		t.Fatal(err)
 	}

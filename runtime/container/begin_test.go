@@ -34,7 +34,7 @@ func TestBegin(t *testing.T) {
 		t.Fatal(err)
 	}
 	program := time.Since(began)
-	for until := time.Now().Add(10 * time.Second); executable(p.Pid()) == before; time.Sleep(time.Millisecond) {
+	for until := time.Now().Add(time.Minute); executable(p.Pid()) == before; time.Sleep(time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatal("the program does not begin")
 		}
@@ -66,7 +66,7 @@ func TestBegin(t *testing.T) {
 	unix.Close(pipe)
 	started := make(chan error, 1)
 	go func() { started <- c.task.Start(d.scope(context.Background())) }()
-	for until := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		d.finishBegin("left")
 		select {
 		case err := <-started:

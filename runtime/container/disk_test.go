@@ -60,7 +60,7 @@ func TestDiskFilled(t *testing.T) {
 	}
 	written := func(id string) {
 		t.Helper()
-		for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 			var out strings.Builder
 			if err := d.Logs(t.Context(), id, onpath.LogView{Tail: -1}, false, &out); err == nil && strings.Contains(out.String(), "written") {
 				return
@@ -77,7 +77,7 @@ func TestDiskFilled(t *testing.T) {
 	hostile := run("hostile", "head -c 1000000000 /dev/zero > /full", 0)
 	select {
 	case <-hostile.Exited():
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the container that filled the disk goes on")
 	}
 	if why := hostile.(onpath.Judged).EndedFor(); !strings.Contains(why, "the node's disk is full") {
@@ -86,7 +86,7 @@ func TestDiskFilled(t *testing.T) {
 	if err := hostile.Stop(t.Context(), 0); err != nil {
 		t.Error(err)
 	}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if _, short := d.diskShort(); !short {
 			break
 		}

@@ -26,7 +26,7 @@ func soon(t *testing.T, what string, f func() error) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("%s: it still waits", what)
 		return nil
 	}

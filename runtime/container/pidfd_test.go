@@ -23,7 +23,7 @@ func TestWatchPid(t *testing.T) {
 	if err := c.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := w.wait(ctx); err != nil {
 		t.Error("a process that was killed:", err)

@@ -88,7 +88,7 @@ func TestUsers(t *testing.T) {
 			t.Errorf("%s: outside it is not %d:\n%s", id, first+uid, status)
 		}
 		var out bytes.Buffer
-		for end := time.Now().Add(10 * time.Second); !strings.Contains(out.String(), "begun") && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); !strings.Contains(out.String(), "begun") && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			out.Reset()
 			if err := d.Logs(t.Context(), id, onpath.LogView{Tail: -1}, false, &out); err != nil {
 				t.Fatal(err)

@@ -107,13 +107,13 @@ func TestOutOfFiles(t *testing.T) {
 	}()
 	dial := func() (c net.Conn, err error) {
 		err = netnsrun.Do(client, func() error {
-			c, err = (&net.Dialer{Timeout: 15 * time.Second}).Dial("tcp4", to.String())
+			c, err = (&net.Dialer{Timeout: time.Minute}).Dial("tcp4", to.String())
 			return err
 		})
 		return c, err
 	}
 	echo := func(c net.Conn) error {
-		_ = c.SetDeadline(time.Now().Add(15 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		_, err := c.Write([]byte{7})
 		return errors.Join(err, func() error { _, err := io.ReadFull(c, make([]byte, 1)); return err }())
 	}

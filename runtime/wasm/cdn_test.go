@@ -145,7 +145,7 @@ func TestSupply(t *testing.T) {
 
 // getFrom asks the instance, from the node's end.
 func getFrom(node, path, part string) ([]byte, error) {
-	client := &http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(_ context.Context, network, address string) (c net.Conn, err error) {
 			err = netnsrun.Do(node, func() error { c, err = net.Dial(network, address); return err })
 			return c, err

@@ -27,7 +27,7 @@ func waits(t *testing.T, d *Driver) []string {
 
 func (d *Driver) awaitStock(t *testing.T) (pids []int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := d.Stocked(ctx); err != nil {
 		t.Fatalf("no stock of engines: %v", err)

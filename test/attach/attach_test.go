@@ -131,7 +131,7 @@ func (c *cloud) echo(host, address string) {
 func (c *cloud) converse(host, address string, every time.Duration) *conversation {
 	c.t.Helper()
 	v := &conversation{every: every}
-	err := netnsrun.Do(c.Lab.NetNS(host), func() (err error) { v.conn, err = net.DialTimeout("tcp", address, 10*time.Second); return err })
+	err := netnsrun.Do(c.Lab.NetNS(host), func() (err error) { v.conn, err = net.DialTimeout("tcp", address, time.Minute); return err })
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func (c *cloud) converse(host, address string, every time.Duration) *conversatio
 // turn says something and wants it back.
 func (v *conversation) turn(r *bufio.Reader) error {
 	said := fmt.Sprintf("%s turn %d\n", strings.Repeat("x", 500), v.turns.Load())
-	_ = v.conn.SetDeadline(time.Now().Add(40 * time.Second))
+	_ = v.conn.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := v.conn.Write([]byte(said)); err != nil {
 		return err
 	}
@@ -253,7 +253,7 @@ func (c *cloud) gone(ctx context.Context, before map[string]string) {
 		c.t.Fatal(err)
 	}
 	for host, was := range before {
-		err := c.WaitFor(ctx, "host "+host+" is as it was", 30*time.Second, func() (bool, error) { return c.found(ctx, host) == was, nil })
+		err := c.WaitFor(ctx, "host "+host+" is as it was", time.Minute, func() (bool, error) { return c.found(ctx, host) == was, nil })
 		if err != nil {
 			c.t.Errorf("%v: it had\n%s\nand has\n%s", err, was, c.found(ctx, host))
 		}
@@ -274,7 +274,7 @@ func (c *cloud) iperf(ctx context.Context, host, to, address, port, rate string)
 		c.t.Fatal(err)
 	}
 	s := &stream{host: host, over: make(chan error, 1)}
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		s.cmd = c.Lab.Command(host, "iperf3", "-c", address, "-p", port, "-b", rate, "-t", "0", "-i", "1", "--forceflush")
 		s.out.Reset()
 		s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.out

@@ -81,7 +81,7 @@ func TestFetchPastOwnChain(t *testing.T) {
 	}
 	apply(fetchYAML, "--wait")
 	apply(fetchedYAML)
-	for end := time.Now().Add(15 * time.Second); asked.Load() == 0 && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); asked.Load() == 0 && time.Now().Before(end); {
 		time.Sleep(50 * time.Millisecond)
 	}
 	if asked.Load() == 0 {

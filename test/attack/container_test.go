@@ -245,7 +245,7 @@ func TestFromContainer(t *testing.T) {
 		if out, err := s.Onpath(t.Context(), "exec", name, "--", "/program", "demo", "hostile", string(text)); err == nil {
 			t.Errorf("it was let go on: %s", out)
 		}
-		err := s.WaitFor(t.Context(), "its instance is anew", 30*time.Second, func() (bool, error) {
+		err := s.WaitFor(t.Context(), "its instance is anew", time.Minute, func() (bool, error) {
 			list, err := s.Instances(t.Context())
 			return slices.ContainsFunc(list, func(i onpath.Instance) bool {
 				return i.Metadata.Tenant == "stranger" && i.Status.Restarts > 0 && i.Status.State == onpath.InstanceReady

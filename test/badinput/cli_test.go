@@ -83,7 +83,7 @@ func TestSeveralErrors(t *testing.T) {
 
 func run(t *testing.T, bin string, args ...string) (code int, out, message string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bin, args...)
 	cmd.Env = append(os.Environ(), "ONPATH_HOME="+t.TempDir())

@@ -104,7 +104,7 @@ func TestFirstStartInterrupted(t *testing.T) {
 
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(40 * time.Second); !ok(); time.Sleep(200 * time.Microsecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(200 * time.Microsecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%s did not come within 40 s", what)
 		}

@@ -279,7 +279,7 @@ func left(t *testing.T) (all []string) {
 // same gives the kernel a moment for what it clears away by itself.
 func same(t *testing.T, before, after []string) {
 	t.Helper()
-	for until := time.Now().Add(5 * time.Second); !slices.Equal(before, after) && time.Now().Before(until); after = left(t) {
+	for until := time.Now().Add(time.Minute); !slices.Equal(before, after) && time.Now().Before(until); after = left(t) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	for _, l := range after {

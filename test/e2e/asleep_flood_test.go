@@ -57,7 +57,7 @@ func TestAsleepFlood(t *testing.T) {
 	apply(ctx, t, strings.ReplaceAll(text, "name: n1", "name: gw1"))
 	active(ctx, t, "nap")
 	active(ctx, t, "awake")
-	if err := testbed.WaitFor(ctx, "the instance sleeps", 30*time.Second, func() (bool, error) { return napping(ctx) }); err != nil {
+	if err := testbed.WaitFor(ctx, "the instance sleeps", time.Minute, func() (bool, error) { return napping(ctx) }); err != nil {
 		t.Fatal(err)
 	}
 	other := startStream(t, "10.9.0.2", port, 1000)

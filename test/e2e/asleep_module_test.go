@@ -25,7 +25,7 @@ kind: Chain`
 	text = strings.Replace(text, "---\napiVersion: onpath/v1alpha1\nkind: Chain", deployment, 1)
 	apply(ctx, t, strings.Replace(text, "{function: modules, none: bypass, drain: 1s}", "{deployment: modules}", 1))
 	active(ctx, t, "modules")
-	if err := testbed.WaitFor(ctx, "the instance sleeps", 30*time.Second, func() (bool, error) {
+	if err := testbed.WaitFor(ctx, "the instance sleeps", time.Minute, func() (bool, error) {
 		all, err := testbed.Instances(ctx)
 		return len(all) == 1 && all[0].Status.Reason == onpath.ReasonAsleep, err
 	}); err != nil {

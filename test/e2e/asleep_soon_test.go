@@ -23,7 +23,7 @@ func TestAsleepSoon(t *testing.T) {
 	const runs = 20
 	var hand, woken []time.Duration
 	for range runs {
-		if err := testbed.WaitFor(ctx, "the instance sleeps", 30*time.Second, func() (bool, error) { return napping(ctx) }); err != nil {
+		if err := testbed.WaitFor(ctx, "the instance sleeps", time.Minute, func() (bool, error) { return napping(ctx) }); err != nil {
 			t.Fatal(err)
 		}
 		hand = append(hand, byHand(ctx, t))

@@ -60,7 +60,7 @@ func TestAsleep(t *testing.T) {
 	active(ctx, t, "nap")
 	asleep := func() {
 		t.Helper()
-		if err := testbed.WaitFor(ctx, "the instance sleeps", 30*time.Second, func() (bool, error) {
+		if err := testbed.WaitFor(ctx, "the instance sleeps", time.Minute, func() (bool, error) {
 			return napping(ctx)
 		}); err != nil {
 			t.Fatal(err)
@@ -154,7 +154,7 @@ func inOrder(t *testing.T, c *net.UDPConn, count int, pause time.Duration) {
 	began := time.Now()
 	b := make([]byte, 16)
 	for n := range count {
-		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 		l, err := c.Read(b)
 		if err != nil {
 			t.Fatalf("of %d datagrams number %d does not come back: %v", count, n, err)

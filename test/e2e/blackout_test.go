@@ -96,7 +96,7 @@ func TestNodeLostWithoutServer(t *testing.T) {
 // allConnected waits until all nodes have found the server.
 func allConnected(ctx context.Context, t *testing.T) {
 	t.Helper()
-	err := testbed.WaitFor(ctx, "all nodes have found the server", 20*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "all nodes have found the server", time.Minute, func() (bool, error) {
 		list, err := api(t).Counters(ctx, "")
 		return err == nil && len(list.Nodes) == len(nodes) && len(list.Away) == 0, nil
 	})
@@ -108,7 +108,7 @@ func allConnected(ctx context.Context, t *testing.T) {
 // told waits for an event about a node.
 func told(ctx context.Context, t *testing.T, reason, node string) {
 	t.Helper()
-	err := testbed.WaitFor(ctx, "an event "+reason+" tells of "+node, 10*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "an event "+reason+" tells of "+node, time.Minute, func() (bool, error) {
 		var list []onpath.Event
 		err := testbed.Get(ctx, &list, "events")
 		for _, e := range list {

@@ -239,7 +239,7 @@ func (r *entryRun) get(address string, port int, path string, limit string) (str
 func (r *entryRun) must(address string, port int, path, want string) {
 	r.Helper()
 	last := ""
-	err := testbed.WaitFor(r.ctx, fmt.Sprintf("%s port %d answers", address, port), 10*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(r.ctx, fmt.Sprintf("%s port %d answers", address, port), time.Minute, func() (bool, error) {
 		body, err := r.get(address, port, path, "3")
 		last = fmt.Sprintf("%.80q, %v", body, err)
 		return err == nil && strings.Contains(body, want), nil
@@ -309,7 +309,7 @@ func (r *entryRun) alerts(answered bool) {
 		if _, err := r.get(a, 80, "/admin", "2"); (err == nil) != answered {
 			r.Errorf("%s: a request for /admin: %v", a, err)
 		}
-		err := testbed.WaitFor(r.ctx, "the owner is told", 20*time.Second, func() (bool, error) { return r.told(a) > before, nil })
+		err := testbed.WaitFor(r.ctx, "the owner is told", time.Minute, func() (bool, error) { return r.told(a) > before, nil })
 		if err != nil {
 			r.Error(err)
 		}
@@ -339,7 +339,7 @@ func (r *entryRun) told(to string) (n int) {
 func (r *entryRun) addresses() []netip.Addr {
 	r.Helper()
 	var s onpath.Service
-	err := testbed.WaitFor(r.ctx, "the service answers", 30*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(r.ctx, "the service answers", time.Minute, func() (bool, error) {
 		err := testbed.Get(r.ctx, &s, "service", r.entry.Function.Metadata.Name)
 		return err == nil && len(s.Status.Cloudlets) == 1 && s.Status.Cloudlets[0].Serves, err
 	})
@@ -479,7 +479,7 @@ func (r *entryRun) tunnels() {
 		if err := testbed.Start("wireguard-client", "client", filepath.Join(r.dir, "wireguard-go"), "-f", device); err != nil {
 			r.Fatal(err)
 		}
-		if err := testbed.WaitFor(r.ctx, "the client's device", 10*time.Second, func() (bool, error) {
+		if err := testbed.WaitFor(r.ctx, "the client's device", time.Minute, func() (bool, error) {
 			_, err := os.Stat("/var/run/wireguard/" + device + ".sock")
 			return err == nil, nil
 		}); err != nil {

@@ -49,7 +49,7 @@ func TestThreeContainers(t *testing.T) {
 		if err := testbed.Start("iperf3", "origin", "iperf3", "-s"); err != nil {
 			t.Fatal(err)
 		}
-		if err := testbed.WaitFor(ctx, "iperf3 listens", 10*time.Second, func() (bool, error) {
+		if err := testbed.WaitFor(ctx, "iperf3 listens", time.Minute, func() (bool, error) {
 			return strings.TrimSpace(run(ctx, t, "origin", "ss", "-Hltn", "sport = :5201")) != "", nil
 		}); err != nil {
 			t.Fatal(err)
@@ -213,7 +213,7 @@ func TestManyFlows(t *testing.T) {
 	// The fourth goes first: it has none of the flows.
 	apply(ctx, t, strings.Replace(spreadChain, "COUNT", "2", 1))
 	left := map[onpath.VportID]bool{}
-	if err := testbed.WaitFor(ctx, "two instances are drained", 30*time.Second, func() (bool, error) {
+	if err := testbed.WaitFor(ctx, "two instances are drained", time.Minute, func() (bool, error) {
 		list, err := testbed.Instances(ctx)
 		clear(left)
 		for _, i := range list {
@@ -324,7 +324,7 @@ func moved(t *testing.T, before, after map[uint16]onpath.VportID, gone map[onpat
 // ready waits for n ready instances.
 func ready(ctx context.Context, t *testing.T, n int) {
 	t.Helper()
-	err := testbed.WaitFor(ctx, strconv.Itoa(n)+" instances are ready", 30*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, strconv.Itoa(n)+" instances are ready", time.Minute, func() (bool, error) {
 		list, err := testbed.Instances(ctx)
 		count := 0
 		for _, i := range list {

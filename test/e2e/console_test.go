@@ -138,7 +138,7 @@ func openPage(ctx context.Context, t *testing.T) *page {
 	}
 	p.conn.SetReadLimit(16 << 20)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		_ = p.conn.Write(ctx, websocket.MessageText, []byte(`{"id":0,"method":"Browser.close"}`))
 		_ = cmd.Wait()
@@ -198,7 +198,7 @@ func (p *page) value(expression string, v any) {
 // until waits for an expression of the page, and for what traffic shows.
 func (p *page) until(what, expression string, shown func() bool) {
 	p.t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		seen := false
 		ok := shown()
 		if p.value(expression, &seen); seen && ok {

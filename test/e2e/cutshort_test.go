@@ -72,7 +72,7 @@ func TestCutShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out []byte
-	err = testbed.WaitFor(ctx, "the gateway's session is gone", 10*time.Second, func() (bool, error) {
+	err = testbed.WaitFor(ctx, "the gateway's session is gone", time.Minute, func() (bool, error) {
 		out, err = testbed.Onpath(ctx, "verify", "--live")
 		return err != nil, nil
 	})
@@ -137,7 +137,7 @@ func cutShort(ctx context.Context, t *testing.T, victim string, sig syscall.Sign
 		t.Fatal(err)
 	}
 	allConnected(ctx, t)
-	if err := testbed.WaitFor(ctx, "the nodes are ready", 15*time.Second, func() (bool, error) {
+	if err := testbed.WaitFor(ctx, "the nodes are ready", time.Minute, func() (bool, error) {
 		var n onpath.Node
 		err := testbed.Get(ctx, &n, "nodes", "gw1")
 		return err == nil && n.Status.Ready, err

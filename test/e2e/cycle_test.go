@@ -68,7 +68,7 @@ func TestCycles(t *testing.T) {
 	// The flow moves into the chain and out of it in each cycle.
 	noneLost(ctx, t, s, earlier)
 	var left []string
-	err = testbed.WaitFor(ctx, "nothing is left", 15*time.Second, func() (bool, error) {
+	err = testbed.WaitFor(ctx, "nothing is left", time.Minute, func() (bool, error) {
 		left = everything(ctx, t, ran).beyond(before)
 		return len(left) == 0, nil
 	})
@@ -154,7 +154,7 @@ func TestUpgrade(t *testing.T) {
 func runsVersion(ctx context.Context, t *testing.T, name, version string) {
 	t.Helper()
 	var node onpath.Node
-	err := testbed.WaitFor(ctx, name+" runs version "+version, 5*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, name+" runs version "+version, time.Minute, func() (bool, error) {
 		err := testbed.Get(ctx, &node, "nodes", name)
 		return node.Status.Version == version, err
 	})

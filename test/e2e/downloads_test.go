@@ -329,7 +329,7 @@ func (f *fleet) download(ctx context.Context, client string, n uint64, from net.
 	defer w.Close()
 	f.opened(w, true, from != nil && w.LocalAddr().String() == from.String())
 	defer f.opened(w, false, false)
-	_ = w.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = w.SetDeadline(time.Now().Add(time.Minute))
 	request, _ := http.NewRequest(http.MethodGet, fmt.Sprintf("http://10.9.0.2/%d", n), nil)
 	request.Close = true
 	err = request.Write(w)

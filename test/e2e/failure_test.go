@@ -195,7 +195,7 @@ func TestInstanceKilledRepick(t *testing.T) {
 // the events.
 func restarted(ctx context.Context, t *testing.T, name string) {
 	t.Helper()
-	err := testbed.WaitFor(ctx, "the instance runs again", 20*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "the instance runs again", time.Minute, func() (bool, error) {
 		list, err := testbed.Instances(ctx)
 		for _, i := range list {
 			if i.Metadata.Name == name && i.Status.State == onpath.InstanceReady && i.Status.Restarts > 0 {
@@ -207,7 +207,7 @@ func restarted(ctx context.Context, t *testing.T, name string) {
 	if err != nil {
 		t.Error(err)
 	}
-	err = testbed.WaitFor(ctx, "an event tells of it", 5*time.Second, func() (bool, error) {
+	err = testbed.WaitFor(ctx, "an event tells of it", time.Minute, func() (bool, error) {
 		var list []onpath.Event
 		err := testbed.Get(ctx, &list, "events")
 		for _, e := range list {
@@ -306,7 +306,7 @@ func awaitClosed() {
 // awaitRestart waits until the end of an instance's program has been counted.
 func awaitRestart(ctx context.Context, t *testing.T, name string) {
 	t.Helper()
-	err := testbed.WaitFor(ctx, "the program is started again", 20*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "the program is started again", time.Minute, func() (bool, error) {
 		list, err := testbed.Instances(ctx)
 		return slices.ContainsFunc(list, func(i onpath.Instance) bool {
 			return i.Metadata.Name == name && i.Status.Restarts > 0
@@ -321,7 +321,7 @@ func awaitRestart(ctx context.Context, t *testing.T, name string) {
 func runIn(ctx context.Context, t *testing.T, deployment string, command ...string) {
 	t.Helper()
 	a, last := api(t), ""
-	err := testbed.WaitFor(ctx, "an instance of "+deployment+" runs "+strings.Join(command, " "), 20*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "an instance of "+deployment+" runs "+strings.Join(command, " "), time.Minute, func() (bool, error) {
 		list, err := testbed.Instances(ctx)
 		for _, i := range list {
 			if i.Spec.Deployment != deployment {
@@ -482,7 +482,7 @@ spec:
 // printed waits until an instance's status has what its program wrote before it ended.
 func printed(ctx context.Context, t *testing.T, words string) {
 	t.Helper()
-	err := testbed.WaitFor(ctx, "an instance printed: "+words, 10*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "an instance printed: "+words, time.Minute, func() (bool, error) {
 		list, err := testbed.Instances(ctx)
 		return words == "" || slices.ContainsFunc(list, func(i onpath.Instance) bool { return strings.Contains(i.Status.Printed, words) }), err
 	})
@@ -495,7 +495,7 @@ func printed(ctx context.Context, t *testing.T, words string) {
 func blames(ctx context.Context, t *testing.T, chain, condition, words string) {
 	t.Helper()
 	var c onpath.Chain
-	err := testbed.WaitFor(ctx, "condition "+condition+" of the chain is false and says: "+words, 20*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "condition "+condition+" of the chain is false and says: "+words, time.Minute, func() (bool, error) {
 		err := testbed.Get(ctx, &c, "chains", chain)
 		return slices.ContainsFunc(c.Status.Conditions, func(s onpath.Condition) bool {
 			return s.Type == condition && s.Status == onpath.False && strings.Contains(s.Message, words)
@@ -531,7 +531,7 @@ func TestAgentAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	var node onpath.Node
-	err := testbed.WaitFor(ctx, "the node is called away", 15*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "the node is called away", time.Minute, func() (bool, error) {
 		err := testbed.Get(ctx, &node, "nodes", name)
 		return err == nil && !node.Status.Ready, err
 	})

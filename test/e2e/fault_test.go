@@ -117,7 +117,7 @@ func (c faultCase) cause(ctx context.Context, t *testing.T, victim onpath.Instan
 		c.checkReport(ctx, t, victim, s, out)
 	}
 	for _, a := range awaited {
-		err := testbed.WaitFor(ctx, "an event "+a.reason+" tells of "+name+" "+a.words, 10*time.Second, func() (bool, error) {
+		err := testbed.WaitFor(ctx, "an event "+a.reason+" tells of "+name+" "+a.words, time.Minute, func() (bool, error) {
 			return a.count(ctx, t) > a.before, nil
 		})
 		if err != nil {
@@ -198,7 +198,7 @@ func (c faultCase) checkProcesses(ctx context.Context, t *testing.T, pids []int)
 		t.Errorf("processes %v", pids)
 	}
 	for at, pid := range pids {
-		err := testbed.WaitFor(ctx, "process "+strconv.Itoa(pid)+" is as it must be", 10*time.Second, func() (bool, error) {
+		err := testbed.WaitFor(ctx, "process "+strconv.Itoa(pid)+" is as it must be", time.Minute, func() (bool, error) {
 			stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 			if c.kind == onpath.FaultKill {
 				return err != nil, nil
@@ -269,7 +269,7 @@ func (c faultCase) checkText(t *testing.T, victim onpath.Instance, out string) {
 // lost. New flows go to either instance that is ready.
 func servesAgain(ctx context.Context, t *testing.T, victim onpath.Instance, port int) {
 	t.Helper()
-	err := testbed.WaitFor(ctx, "instance "+victim.Metadata.Name+" has a new flow", 15*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "instance "+victim.Metadata.Name+" has a new flow", time.Minute, func() (bool, error) {
 		c := dialUDP(t, "10.9.0.2", port)
 		defer c.Close()
 		if err := ask(c, 2*time.Second); err != nil {

@@ -81,7 +81,7 @@ func (f nodeFault) cause(ctx context.Context, t *testing.T, victim onpath.Instan
 		t.Errorf("a flow stood still for %s, as long as the fault lasted: nobody took over", d.Probe.Blackout)
 	}
 	for _, a := range awaited {
-		err := testbed.WaitFor(ctx, "an event "+a.reason+" tells of "+a.name+" "+a.words, 10*time.Second, func() (bool, error) {
+		err := testbed.WaitFor(ctx, "an event "+a.reason+" tells of "+a.name+" "+a.words, time.Minute, func() (bool, error) {
 			return a.count(ctx, t) > a.before, nil
 		})
 		if err != nil {

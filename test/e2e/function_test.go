@@ -105,7 +105,7 @@ func TestFunctions(t *testing.T) {
 	}
 
 	apply(ctx, t, functionYAML(fmt.Sprintf("refuse udp to 10.9.0.2 port %d", port)))
-	err := testbed.WaitFor(ctx, "the new rule bites", 10*time.Second, func() (bool, error) { return ask(c, 300*time.Millisecond) != nil, nil })
+	err := testbed.WaitFor(ctx, "the new rule bites", time.Minute, func() (bool, error) { return ask(c, 300*time.Millisecond) != nil, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ spec: {from: {hosts: client}, to: {hosts: origin}, through: [{function: filter, 
 	}
 	tells := func(entries int) {
 		t.Helper()
-		err := testbed.WaitFor(ctx, "the instance tells of its list", 20*time.Second, func() (bool, error) {
+		err := testbed.WaitFor(ctx, "the instance tells of its list", time.Minute, func() (bool, error) {
 			instances, _, err := api(t).List(ctx, onpath.KindInstance, "")
 			for _, o := range instances {
 				for _, l := range o.(*onpath.Instance).Status.Lists {
@@ -300,7 +300,7 @@ spec: {from: {hosts: client}, to: {hosts: origin}, through: [{function: filter, 
 	}
 
 	blocklist("10.9.0.2", 0, 100_000)
-	err := testbed.WaitFor(ctx, "the new list bites, and frees the address that was listed", 20*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "the new list bites, and frees the address that was listed", time.Minute, func() (bool, error) {
 		return ask(c, 300*time.Millisecond) != nil && came.Load() > 0, nil
 	})
 	if err != nil {
@@ -353,7 +353,7 @@ spec: {from: {hosts: client}, to: {hosts: many}, through: [{function: filter, dr
 		t.Fatalf("a host that the chain does not name: %v", err)
 	}
 	hosts("10.9.0.2")
-	err := testbed.WaitFor(ctx, "the chain has the new host", 20*time.Second, func() (bool, error) { return ask(c, 300*time.Millisecond) != nil, nil })
+	err := testbed.WaitFor(ctx, "the chain has the new host", time.Minute, func() (bool, error) { return ask(c, 300*time.Millisecond) != nil, nil })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,7 @@ func TestGeneratedClient(t *testing.T) {
 			break
 		}
 		if !step.blocked { // the gateway hears of the deletion in its own time
-			if err := testbed.WaitFor(ctx, "port 8080 answers again", 10*time.Second, func() (bool, error) {
+			if err := testbed.WaitFor(ctx, "port 8080 answers again", time.Minute, func() (bool, error) {
 				body, _, _ := fromClient(ctx, "http://10.9.0.2:8080/")
 				return body == "page", nil
 			}); err != nil {

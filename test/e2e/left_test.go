@@ -52,7 +52,7 @@ func everything(ctx context.Context, t *testing.T, ran []string) census {
 func atRest(ctx context.Context, t *testing.T, ran []string) (now census) {
 	t.Helper()
 	now = everything(ctx, t, ran)
-	err := testbed.WaitFor(ctx, "nothing changes", 15*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "nothing changes", time.Minute, func() (bool, error) {
 		time.Sleep(time.Second)
 		last := now
 		now = everything(ctx, t, ran)

@@ -40,7 +40,7 @@ func TestLoadbalancerVersions(t *testing.T) {
 		}
 	}
 	farm["fd09::21"].die()
-	err := testbed.WaitFor(ctx, "IPv6 clients are refused", 15*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "IPv6 clients are refused", time.Minute, func() (bool, error) {
 		_, err := dialFarmAt(t, "2001:db8::80")
 		return errors.Is(err, syscall.ECONNREFUSED), nil
 	})

@@ -94,7 +94,7 @@ func TestModuleTraffic(t *testing.T) {
 		full(t, to)
 	}
 	tooBig(ctx, t, s)
-	err := testbed.WaitFor(ctx, "the instance's status names its modules", 5*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "the instance's status names its modules", time.Minute, func() (bool, error) {
 		list, err := testbed.Instances(ctx)
 		return err == nil && len(list) == 1 && len(list[0].Status.Modules) == 2 && list[0].Status.Modules[1].Name == "rewrite", err
 	})
@@ -115,7 +115,7 @@ func full(t *testing.T, to string) {
 	if _, err := c.Write(b); err != nil {
 		t.Fatal(err)
 	}
-	_ = c.SetReadDeadline(time.Now().Add(2 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	if n, err := c.Read(make([]byte, 2000)); n != len(b) {
 		t.Errorf("of %d bytes by UDP to %s %d came back: %v", len(b), to, n, err)
 	}
@@ -297,7 +297,7 @@ func TestModuleForges(t *testing.T) {
 	}
 	c := dialUDP(t, "10.9.0.2", udpEcho(t, "10.9.0.2"))
 	defer c.Close()
-	err = testbed.WaitFor(ctx, "the module meets a datagram", 20*time.Second, func() (bool, error) {
+	err = testbed.WaitFor(ctx, "the module meets a datagram", time.Minute, func() (bool, error) {
 		return ask(c, 2*time.Second) == nil && spoofed() > 0, nil
 	})
 	if err != nil {
@@ -310,7 +310,7 @@ func TestModuleForges(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	err = testbed.WaitFor(ctx, "all that was forged is counted", 5*time.Second, func() (bool, error) {
+	err = testbed.WaitFor(ctx, "all that was forged is counted", time.Minute, func() (bool, error) {
 		return spoofed() >= before+given*forged, nil
 	})
 	if n := spoofed() - before; err != nil || n != given*forged {

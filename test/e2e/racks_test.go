@@ -178,7 +178,7 @@ func killPreferred(ctx context.Context, t *testing.T, nodes map[onpath.VportID]s
 		t.Errorf("%d of 3,000 flows had no instance", lost)
 	}
 	ready(ctx, t, 7)
-	err = testbed.WaitFor(ctx, "verify proves the rules in force", 20*time.Second, func() (bool, error) {
+	err = testbed.WaitFor(ctx, "verify proves the rules in force", time.Minute, func() (bool, error) {
 		out, err := testbed.Onpath(ctx, "verify", "--live")
 		if err != nil {
 			t.Logf("not yet: %s", out)

@@ -104,7 +104,7 @@ func TestRelayAtItsLimit(t *testing.T) {
 	}
 	const crowd, other = "10.1.0.2", "10.3.0.2"
 	var r *relayProcess
-	if err := testbed.WaitFor(ctx, "a connection is relayed", 30*time.Second, func() (bool, error) {
+	if err := testbed.WaitFor(ctx, "a connection is relayed", time.Minute, func() (bool, error) {
 		if r = relaysOf(t, "gw1"); r == nil {
 			return false, nil
 		}
@@ -162,7 +162,7 @@ func TestRelayAtItsLimit(t *testing.T) {
 	filled := time.Since(filling)
 	full := func(want bool) {
 		t.Helper()
-		if err := testbed.WaitFor(ctx, fmt.Sprintf("the relay says that it is full: %t", want), 20*time.Second, func() (bool, error) {
+		if err := testbed.WaitFor(ctx, fmt.Sprintf("the relay says that it is full: %t", want), time.Minute, func() (bool, error) {
 			out, err := testbed.Onpath(ctx, "describe", "accelerator", "limit")
 			return bytes.Contains(out, []byte("RelayFull")) == want, err
 		}); err != nil {
@@ -223,7 +223,7 @@ func TestRelayAtItsLimit(t *testing.T) {
 		c.Close()
 	}
 	apply(ctx, t, fmt.Sprintf(limitYAML, s.port, closedPort, "wait"))
-	if err := testbed.WaitFor(ctx, "a closed port looks closed", 10*time.Second, func() (bool, error) {
+	if err := testbed.WaitFor(ctx, "a closed port looks closed", time.Minute, func() (bool, error) {
 		_, err := dial(other, "10.9.0.2", closedPort)
 		return errors.Is(err, syscall.ECONNREFUSED), nil
 	}); err != nil {
@@ -254,7 +254,7 @@ func urgentEcho(open func(string, byte) (*net.TCPConn, error), from string) erro
 		return err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err

@@ -141,14 +141,14 @@ func TestUndone(t *testing.T) {
 	s := startStream(t, "10.9.0.2", port, 500)
 	put(false, "--confirm", "3s")
 	var serving []string
-	err := testbed.WaitFor(ctx, "the change is in force", 3*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "the change is in force", time.Minute, func() (bool, error) {
 		_, serving = names()
 		return len(serving) == len(before)-1, nil
 	})
 	if err != nil {
 		t.Errorf("of %v serve %v: %v", before, serving, err)
 	}
-	err = testbed.WaitFor(ctx, "the change is undone", 10*time.Second, func() (bool, error) {
+	err = testbed.WaitFor(ctx, "the change is undone", time.Minute, func() (bool, error) {
 		_, serving = names()
 		return len(serving) == len(before), nil
 	})
@@ -166,7 +166,7 @@ func TestUndone(t *testing.T) {
 // speak has the other end of a connection say something back.
 func speak(t *testing.T, c net.Conn) {
 	t.Helper()
-	_ = c.SetDeadline(time.Now().Add(3 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	b := []byte("hello")
 	if _, err := c.Write(b); err != nil {
 		t.Error(err)

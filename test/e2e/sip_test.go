@@ -56,7 +56,7 @@ func startKamailio(ctx context.Context, t *testing.T) *kamailio {
 			t.Logf("kamailio said:\n%s", tail(k.said(), 200))
 		}
 	})
-	err = testbed.WaitFor(ctx, "kamailio answers", 10*time.Second, func() (bool, error) {
+	err = testbed.WaitFor(ctx, "kamailio answers", time.Minute, func() (bool, error) {
 		out, err := testbed.Exec(ctx, "origin", "ss", "-lunH", "sport = :5060")
 		return len(out) > 0, err
 	})
@@ -118,7 +118,7 @@ func TestSIPKeepAlive(t *testing.T) {
 	ready(ctx, t, 1)
 	keepAlives := func() int { return k.met("OPTIONS") + k.met("NOTIFY") }
 	// Until the gateway knows that the instance is ready, packets go past it.
-	err := testbed.WaitFor(ctx, "the module answers a keep-alive", 20*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "the module answers a keep-alive", time.Minute, func() (bool, error) {
 		before := keepAlives()
 		sipp(ctx, t, sipClient, "keepalive", 1)
 		return keepAlives() == before, nil
@@ -244,7 +244,7 @@ func TestNotifiesUnderLoad(t *testing.T) {
 	}
 	alive := "OPTIONS sip:b@b SIP/2.0\r\nVia: SIP/2.0/UDP 10.1.0.2;branch=z9\r\nFrom: <sip:a@b>;tag=1\r\n" +
 		"To: <sip:b@b>\r\nCall-ID: alive\r\nCSeq: 5 OPTIONS\r\n\r\n"
-	err := testbed.WaitFor(ctx, "the module answers a keep-alive", 20*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "the module answers a keep-alive", time.Minute, func() (bool, error) {
 		_, _ = agents[0].c.WriteToUDPAddrPort([]byte(alive), at)
 		time.Sleep(20 * time.Millisecond)
 		agents[0].mu.Lock()
@@ -275,7 +275,7 @@ func TestNotifiesUnderLoad(t *testing.T) {
 		}
 		time.Sleep(pause)
 	}
-	err = testbed.WaitFor(ctx, "each NOTIFY is answered", 20*time.Second, func() (bool, error) {
+	err = testbed.WaitFor(ctx, "each NOTIFY is answered", time.Minute, func() (bool, error) {
 		left := server.again(func(id string) netip.AddrPort {
 			var i int
 			_, _ = fmt.Sscan(strings.Split(id, "-")[1], &i)
@@ -328,7 +328,7 @@ func TestNetmonitor(t *testing.T) {
 	ready(ctx, t, 1)
 	client, other, origin := netip.MustParseAddr(sipClient), netip.MustParseAddr("10.1.0.77"), netip.MustParseAddr("10.9.0.2")
 	// Until the gateway knows that the instance is ready, packets go past it.
-	err := testbed.WaitFor(ctx, "the module tells of a packet", 20*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "the module tells of a packet", time.Minute, func() (bool, error) {
 		run(ctx, t, "client", "bash", "-c", "echo > /dev/udp/10.9.0.2/9")
 		c.read(t, 100*time.Millisecond)
 		return c.packets[[2]netip.Addr{client, origin}] > 0, nil
@@ -348,7 +348,7 @@ func TestNetmonitor(t *testing.T) {
 	}
 	var there, back, wantThere, wantBack uint64
 	same := 0 // reports in a row by which both agree
-	for deadline := time.Now().Add(20 * time.Second); same < 3 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); same < 3 && time.Now().Before(deadline); {
 		c.read(t, reportEvery)
 		there, back = c.packets[[2]netip.Addr{other, origin}], c.packets[[2]netip.Addr{origin, other}]
 		wantThere, wantBack = crossed()

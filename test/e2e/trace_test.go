@@ -97,7 +97,7 @@ func watchFunctions(ctx context.Context, t *testing.T, s *tcpServer) {
 			transfer(t, s, "10.9.0.2", 1<<20)
 		}
 		var last *onpath.FlowWatch
-		err := testbed.WaitFor(ctx, "the watch has counted "+net.JoinHostPort("10.9.0.2", strconv.Itoa(port)), 8*time.Second, func() (bool, error) {
+		err := testbed.WaitFor(ctx, "the watch has counted "+net.JoinHostPort("10.9.0.2", strconv.Itoa(port)), time.Minute, func() (bool, error) {
 			w, err := api(t).WatchFlow(ctx, tu, "")
 			last = w
 			if err != nil || len(w.Forward) < 2 || w.Forward[0].In.Packets == 0 {

@@ -80,7 +80,7 @@ func instanceOf(ctx context.Context, t *testing.T, deployment string) *onpath.In
 func awaitWatch(ctx context.Context, t *testing.T, tuple onpath.Tuple, hop *onpath.Instance, passed, eaten uint64) {
 	t.Helper()
 	var last *onpath.FlowWatch
-	err := testbed.WaitFor(ctx, "the watch has counted", 8*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "the watch has counted", time.Minute, func() (bool, error) {
 		w, err := api(t).WatchFlow(ctx, tuple, "")
 		last = w
 		return err == nil && exact(w, hop, passed, eaten), err

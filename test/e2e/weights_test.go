@@ -44,7 +44,7 @@ func TestWeightsFrom(t *testing.T) {
 	const flows = 600
 	before := crossedNear(ctx, t)
 	// Until the gateway knows that all instances are ready, it sends to those that it knows.
-	err := testbed.WaitFor(ctx, "all six instances take flows", 30*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "all six instances take flows", time.Minute, func() (bool, error) {
 		err := netnsrun.Do(testbed.Lab.NetNS("client"), func() error { return askOnce(port) })
 		before = crossedNear(ctx, t)
 		return len(before["first"]) == 3 && len(before["second"]) == 3, err

@@ -208,13 +208,13 @@ func TestFirewall(t *testing.T) {
 		t.Errorf("counters: %s", counters)
 	}
 	i.sh("sed -i 's/8081/9999/' /etc/onpath/firewall.nft && kill -HUP 1")
-	eventually(t, 5*time.Second, "the port opens after the rules were loaded anew", func() bool {
+	eventually(t, time.Minute, "the port opens after the rules were loaded anew", func() bool {
 		_, _, err := i.get(url(serverIP, 8081, "/"), 700*time.Millisecond)
 		return err == nil
 	})
 	before := i.sh("nft list ruleset")
 	i.sh("echo 'table inet {' >> /etc/onpath/firewall.nft && kill -HUP 1")
-	eventually(t, 5*time.Second, "the log says that faulty rules are not loaded", func() bool {
+	eventually(t, time.Minute, "the log says that faulty rules are not loaded", func() bool {
 		var log bytes.Buffer
 		if err := i.rt.Logs(t.Context(), i.p.ID(), onpath.LogView{Tail: -1}, false, &log); err != nil {
 			t.Fatal(err)
@@ -327,7 +327,7 @@ func TestCache(t *testing.T) {
 	if told.StatusCode < 400 || contains(string(body), "Cache Clients") {
 		t.Errorf("any client is told of the others: %s %.300s", told.Status, body)
 	}
-	eventually(t, 5*time.Second, "the log tells of MISS and HIT", func() bool {
+	eventually(t, time.Minute, "the log tells of MISS and HIT", func() bool {
 		var b bytes.Buffer
 		err := i.rt.Logs(t.Context(), i.p.ID(), onpath.LogView{Tail: -1}, false, &b)
 		return err == nil && contains(b.String(), "TCP_MISS/200", "TCP_MEM_HIT/200", clientIP)
@@ -342,12 +342,12 @@ func (i *instance) portsAgain(client string) {
 	const port = 23456 // none of those that the kernel chooses
 	for n := range 3 {
 		again, err := in(i.t, i.client, func() (again uint32, err error) {
-			d := net.Dialer{Timeout: 5 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(client), Port: port}}
+			d := net.Dialer{Timeout: time.Minute, LocalAddr: &net.TCPAddr{IP: net.ParseIP(client), Port: port}}
 			d.Control = func(_, _ string, c syscall.RawConn) error {
 				return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
 			}
 			conn, err := d.Dial("tcp", net.JoinHostPort(server, "80"))
-			for until := time.Now().Add(5 * time.Second); errors.Is(err, syscall.EADDRNOTAVAIL) && time.Now().Before(until); {
+			for until := time.Now().Add(time.Minute); errors.Is(err, syscall.EADDRNOTAVAIL) && time.Now().Before(until); {
 				time.Sleep(time.Millisecond) // this end waits for the last ACK yet
 				conn, err = d.Dial("tcp", net.JoinHostPort(server, "80"))
 			}
@@ -365,7 +365,7 @@ func (i *instance) portsAgain(client string) {
 				return 0, err
 			}
 			fmt.Fprintf(conn, "GET /page0 HTTP/1.0\r\nHost: %s\r\n\r\n", net.JoinHostPort(server, "80"))
-			_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+			_ = conn.SetDeadline(time.Now().Add(time.Minute))
 			_, err = io.Copy(io.Discard, conn) // until the cache closes
 			return info.Total_retrans, err
 		})
@@ -380,7 +380,7 @@ func TestIDS(t *testing.T) {
 	i := start(t, "ids", false, nil, map[string]onpath.File{"/etc/onpath/ids.rules": rule})
 	i.mirror()
 	i.serve(80, http.HandlerFunc(hello))
-	eventually(t, 30*time.Second, "an alert", func() bool {
+	eventually(t, time.Minute, "an alert", func() bool {
 		for _, path := range []string{"/secret", "/harmless"} {
 			if body, _, err := i.get(url(serverIP, 80, path), 5*time.Second); err != nil || body != "hello "+clientIP {
 				t.Fatalf("traffic itself: %q, %v", body, err)
@@ -392,7 +392,7 @@ func TestIDS(t *testing.T) {
 	if !contains(eve, `"signature_id":7`, "/secret") || strings.Contains(eve, "/harmless") {
 		t.Errorf("eve.json: %s", eve)
 	}
-	eventually(t, 3*time.Second, "the alert in the instance's log", func() bool {
+	eventually(t, time.Minute, "the alert in the instance's log", func() bool {
 		var b bytes.Buffer
 		err := i.rt.Logs(t.Context(), i.p.ID(), onpath.LogView{Tail: -1}, false, &b)
 		return err == nil && contains(b.String(), "secret page")
@@ -403,12 +403,12 @@ func TestIPS(t *testing.T) {
 	rule := onpath.File{Content: `drop http any any -> any any (msg:"forbidden page"; http.uri; content:"/forbidden"; sid:8; rev:1;)` + "\n"}
 	i := start(t, "ids", false, onpath.Env{"MODE": "inline"}, map[string]onpath.File{"/etc/onpath/ids.rules": rule})
 	i.serve(80, http.HandlerFunc(hello))
-	eventually(t, 30*time.Second, "traffic passes", func() bool {
+	eventually(t, time.Minute, "traffic passes", func() bool {
 		body, _, err := i.get(url(serverIP, 80, "/"), 2*time.Second)
 		return err == nil && body == "hello "+clientIP
 	})
 	if body, _, err := i.get(url(serverIP, 80, "/forbidden"), 2*time.Second); err == nil {
 		t.Errorf("the forbidden page came: %q", body)
 	}
-	eventually(t, 5*time.Second, "the drop in fast.log", func() bool { return contains(i.sh("cat /var/log/suricata/fast.log"), "[Drop]", "forbidden page") })
+	eventually(t, time.Minute, "the drop in fast.log", func() bool { return contains(i.sh("cat /var/log/suricata/fast.log"), "[Drop]", "forbidden page") })
 }

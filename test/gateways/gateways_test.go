@@ -106,7 +106,7 @@ func dial(t *testing.T, s *demo.Testbed) (conns []net.Conn) {
 	for range connections {
 		var c net.Conn
 		err := netnsrun.Do(s.Lab.NetNS("client"), func() (err error) {
-			c, err = net.DialTimeout("tcp", l.Addr().String(), 5*time.Second)
+			c, err = net.DialTimeout("tcp", l.Addr().String(), time.Minute)
 			return err
 		})
 		if err != nil {

@@ -94,7 +94,7 @@ func TestRollback(t *testing.T) {
 	}
 	passes := func(want bool) {
 		t.Helper()
-		err := s.WaitFor(ctx, fmt.Sprintf("new flows pass: %t", want), 20*time.Second, func() (bool, error) {
+		err := s.WaitFor(ctx, fmt.Sprintf("new flows pass: %t", want), time.Minute, func() (bool, error) {
 			_, err := s.Lab.Exec(ctx, "client", "ping", "-c1", "-W1", "10.9.0.2")
 			return (err == nil) == want, nil
 		})
@@ -167,7 +167,7 @@ func TestRestoreElsewhere(t *testing.T) {
 		if err := s.StartServer(ctx); err != nil {
 			t.Fatal(err)
 		}
-		err := s.WaitFor(ctx, "all nodes are back", 30*time.Second, func() (bool, error) {
+		err := s.WaitFor(ctx, "all nodes are back", time.Minute, func() (bool, error) {
 			var nodes []onpath.Node
 			if err := s.Get(ctx, &nodes, "nodes"); err != nil {
 				return false, err
@@ -185,7 +185,7 @@ func TestRestoreElsewhere(t *testing.T) {
 		must(ctx, t, s, "delete", "chain", fmt.Sprintf("later-%d", n))
 	}
 	x.end(ctx)
-	if err := s.WaitFor(ctx, "only what was there runs", 30*time.Second, func() (bool, error) {
+	if err := s.WaitFor(ctx, "only what was there runs", time.Minute, func() (bool, error) {
 		return slices.Equal(running(ctx, t, s), before), nil
 	}); err != nil {
 		t.Errorf("%v: instances were %v, and are %v", err, before, running(ctx, t, s))

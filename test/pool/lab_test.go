@@ -200,7 +200,7 @@ func (l *laboratory) write(name, yaml string) {
 
 func (l *laboratory) await(what string, ok func() (bool, error)) bool {
 	l.t.Helper()
-	err := l.WaitFor(l.t.Context(), what, 30*time.Second, ok)
+	err := l.WaitFor(l.t.Context(), what, time.Minute, ok)
 	if err != nil {
 		l.t.Error(err)
 	}

@@ -99,7 +99,7 @@ func (s *server) end(signal syscall.Signal) {
 
 func (s *server) await(what string, ok func(context.Context) bool) {
 	s.t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
 		done := ok(ctx)
 		cancel()

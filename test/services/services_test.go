@@ -161,7 +161,7 @@ func (w *world) serves(many int) {
 func (w *world) leads(p place, cloudlet string) {
 	w.Helper()
 	ctx, want := w.Context(), w.at[cloudlet].String()
-	w.must(w.WaitFor(ctx, p.client+" is led to "+cloudlet, 30*time.Second, func() (bool, error) {
+	w.must(w.WaitFor(ctx, p.client+" is led to "+cloudlet, time.Minute, func() (bool, error) {
 		r := w.asks(ctx, p.client, demo.NamesSpec{})
 		return r.err == nil && len(r.Answers) == 1 && r.Answers[0].Address == want, nil
 	}))

@@ -121,7 +121,7 @@ func TestServedByPair(t *testing.T) {
 	for _, by := range []string{"gw2", "gw3", "gw2"} {
 		w.route(ctx, by)
 		var said string
-		err := w.WaitFor(ctx, "an answer by "+by, 20*time.Second, func() (ok bool, err error) {
+		err := w.WaitFor(ctx, "an answer by "+by, time.Minute, func() (ok bool, err error) {
 			err = netnsrun.Do(w.Lab.NetNS("user"), func() error { said, err = askServer(at[0]); return err })
 			return err == nil && said != "", nil
 		})
@@ -184,7 +184,7 @@ func (s server) String() string { return s.protocol + " " + s.address.String() }
 func (w *world) answers(ctx context.Context, s server, yes bool) {
 	w.t.Helper()
 	var said string
-	err := w.WaitFor(ctx, s.String(), 10*time.Second, func() (ok bool, err error) {
+	err := w.WaitFor(ctx, s.String(), time.Minute, func() (ok bool, err error) {
 		err = netnsrun.Do(w.Lab.NetNS("user"), func() error { said, err = askServer(s); return err })
 		return (err == nil) == yes, nil
 	})

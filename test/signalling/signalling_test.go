@@ -27,7 +27,7 @@ func TestInstalled(t *testing.T) {
 		w.ask(ctx, e, &nslp.Message{Type: nslp.Probe}, "gw1 absent, gw2 absent")
 		w.ask(ctx, e, w.setup(e, "m"), "gw1 installed, gw2 installed")
 		before := w.counted.Load()
-		err := w.WaitFor(ctx, "both nodes count", 10*time.Second, func() (bool, error) {
+		err := w.WaitFor(ctx, "both nodes count", time.Minute, func() (bool, error) {
 			if back := w.pass(e, 10); back != 10 {
 				t.Errorf("of 10 datagrams to %s %d are answered", e.publisher, back)
 			}
@@ -73,7 +73,7 @@ func TestRefused(t *testing.T) {
 func (w *world) traced(ctx context.Context, e ends) {
 	w.t.Helper()
 	var out []byte
-	err := w.WaitFor(ctx, "the trace names the engine", 10*time.Second, func() (bool, error) {
+	err := w.WaitFor(ctx, "the trace names the engine", time.Minute, func() (bool, error) {
 		w.pass(e, 1)
 		var err error
 		out, err = w.Onpath(ctx, "trace", e.user.String(), e.publisher.String(), "-p", "udp/5060")
@@ -172,7 +172,7 @@ func (w *world) moduleFile() string {
 // event waits until the operator sees a refusal on gw1 as an event.
 func (w *world) event(ctx context.Context, what, reason string) {
 	w.t.Helper()
-	err := w.WaitFor(ctx, "an event", 10*time.Second, func() (bool, error) {
+	err := w.WaitFor(ctx, "an event", time.Minute, func() (bool, error) {
 		var list []onpath.Event
 		err := w.Get(ctx, &list, "events")
 		return slices.ContainsFunc(list, func(e onpath.Event) bool {
@@ -196,7 +196,7 @@ func (w *world) strangers(ctx context.Context) {
 		m := w.setup(v4, c.name)
 		m.Password = c.password
 		var last []string
-		err := w.WaitFor(ctx, c.want, 10*time.Second, func() (bool, error) {
+		err := w.WaitFor(ctx, c.want, time.Minute, func() (bool, error) {
 			var err error
 			if last, err = w.send(ctx, v4, m, true, strangerKey); err != nil {
 				return false, err

@@ -103,7 +103,7 @@ func inForce(log string) time.Duration {
 // stocked waits until two engines wait on each node, as they do before a first request comes.
 func (w *world) stocked(ctx context.Context) {
 	w.t.Helper()
-	err := w.WaitFor(ctx, "engines wait", 20*time.Second, func() (bool, error) {
+	err := w.WaitFor(ctx, "engines wait", time.Minute, func() (bool, error) {
 		for _, name := range w.names() {
 			sockets, err := filepath.Glob(fmt.Sprintf("/proc/%d/root/var/lib/onpath/node/wasm/.engine-*/control", w.Pid(name)))
 			if err != nil || len(sockets) != 2 {
@@ -125,7 +125,7 @@ func (w *world) stocked(ctx context.Context) {
 // gone waits until no engine is left.
 func (w *world) gone(ctx context.Context) {
 	w.t.Helper()
-	err := w.WaitFor(ctx, "the engines are gone", 20*time.Second, func() (bool, error) {
+	err := w.WaitFor(ctx, "the engines are gone", time.Minute, func() (bool, error) {
 		for _, host := range w.names() {
 			if none, err := w.without(ctx, host); err != nil || !none {
 				return false, err

@@ -265,7 +265,7 @@ func (w *world) send(ctx context.Context, e ends, m *nslp.Message, sign bool, ke
 func (w *world) ask(ctx context.Context, e ends, m *nslp.Message, want string) {
 	w.t.Helper()
 	var last string
-	err := w.WaitFor(ctx, want, 20*time.Second, func() (bool, error) {
+	err := w.WaitFor(ctx, want, time.Minute, func() (bool, error) {
 		said, err := w.send(ctx, e, m, true, publisherKey)
 		last = fmt.Sprint(strings.Join(said, ", "), " ", err)
 		return strings.Join(said, ", ") == want, ctx.Err()
@@ -290,7 +290,7 @@ func (w *world) pass(e ends, n int) (back int) {
 	b := make([]byte, 64)
 	for range n {
 		_, _ = c.Write([]byte("are you there?"))
-		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := c.Read(b); err == nil {
 			back++
 		}

@@ -245,7 +245,7 @@ func beginning(from, to netip.AddrPort) []byte {
 
 // open waits until the port that is not blocked answers.
 func (r *router) open(ctx context.Context) error {
-	return r.WaitFor(ctx, "port 80 answers", 30*time.Second, func() (bool, error) {
+	return r.WaitFor(ctx, "port 80 answers", time.Minute, func() (bool, error) {
 		err := netnsrun.Do(r.Lab.NetNS("left"), func() error {
 			c, err := net.DialTimeout("tcp", "10.0.2.2:80", 500*time.Millisecond)
 			if err == nil {
@@ -375,7 +375,7 @@ func (r *router) expect(ctx context.Context, l loss) {
 	r.t.Helper()
 	steers := l.reason == "" || slices.Contains(onpath.UplinkReasons(), onpath.UplinkReason{Reason: l.reason, Steers: true})
 	var said string
-	err := r.WaitFor(ctx, l.name, 30*time.Second, func() (bool, error) {
+	err := r.WaitFor(ctx, l.name, time.Minute, func() (bool, error) {
 		reason, err := r.says(ctx)
 		if err != nil {
 			return false, nil
