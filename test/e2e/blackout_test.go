@@ -290,7 +290,7 @@ spec:
 // TestNoFalseAlarm: all processors busy, no peer or instance is called lost.
 // ONPATH_SOAK makes it last: 10m is what is promised.
 func TestNoFalseAlarm(t *testing.T) {
-	span := soak(t, 10*time.Second)
+	span := soak(t, 5*time.Second)
 	ctx := need(t, span+3*time.Minute)
 	needPython(t)
 	apply(ctx, t, strings.Replace(pairChain, "LOST", "lost: repick", 1)+probedInstances)

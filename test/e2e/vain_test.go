@@ -35,7 +35,7 @@ func TestWaitInVain(t *testing.T) {
 	var all sync.WaitGroup
 	for _, c := range []struct{ name, port, place, timeout, want string }{
 		{"nowhere", "7101", "{zone: nowhere}", "2m", "has not the label zone: nowhere"},
-		{"ends", "7102", "{}", "5s", "line 3: syntax error"},
+		{"ends", "7102", "{}", "8s", "line 3: syntax error"},
 	} {
 		text := strings.NewReplacer("NAME", c.name, "PORT", c.port, "PLACE", c.place).Replace(vainYAML)
 		file := filepath.Join(t.TempDir(), "vain.yaml")

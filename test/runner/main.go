@@ -38,9 +38,8 @@ type event struct {
 }
 
 type outcome struct {
-	mu                      sync.Mutex // two go test at once report
+	mu                      sync.Mutex // several go test at once report
 	start                   time.Time
-	part                    part
 	passed, failed, skipped int
 	skips                   []string // "package.Test: reason"
 	failures                []string
@@ -103,13 +102,8 @@ func execute(soak bool, run string, packages []string) error {
 	if len(others) == 0 {
 		testErr = <-vetted
 	}
-	for _, part := range parts(others, alone, soak || run != "") {
-		if len(part.packages) == 0 {
-			continue
-		}
-		res.part = part
-		os.Setenv("ONPATH_E2E", part.e2e)
-		testErr = errors.Join(testErr, res.test(goBin, args, part.packages, soak), <-vetted) // before what is to be undisturbed
+	for _, together := range parts(others, alone, soak || run != "") {
+		testErr = errors.Join(testErr, res.test(goBin, args, together, soak), <-vetted) // before what is to be undisturbed
 	}
 	unexpected := res.report()
 	left := leftovers(before)
@@ -132,37 +126,33 @@ func execute(soak bool, run string, packages []string) error {
 	return nil
 }
 
-// test runs the packages: those with the race detector beside those without.
-func (o *outcome) test(goBin string, args, packages []string, raceAll bool) error {
-	var raced, plain []string
-	for _, p := range packages {
-		if raceAll || needsRace(p) {
-			raced = append(raced, p)
-		} else {
-			plain = append(plain, p)
-		}
-	}
-	// Six packages at once on two processors: much of what their tests do is to wait.
+// test runs parts beside each other, and of each the packages with the race detector
+// beside those without.
+func (o *outcome) test(goBin string, args []string, together []part, raceAll bool) error {
+	// What go test has to begin with: on two processors about eight packages at once, of
+	// which most wait.
 	const atOnce = "3"
-	var errs [2]error
-	var running sync.WaitGroup
 	// Without the race detector as bin/onpath is built, so that most is compiled already.
-	for i, c := range []struct{ packages, flags, env []string }{
-		{plain, []string{"-trimpath"}, []string{"CGO_ENABLED=0"}},
-		{raced, []string{"-race", "-gcflags=all=-dwarf=false"}, []string{"CGO_ENABLED=1"}}, // a debugger's tables take a seventh of compiling
-	} {
-		if len(c.packages) > 0 {
-			cmd := exec.Command(goBin, slices.Concat(args, []string{"-p", atOnce}, c.flags, asRoot(), c.packages)...)
-			cmd.Env = append(os.Environ(), c.env...)
-			running.Go(func() { errs[i] = o.follow(cmd) })
+	plain, raced := []string{"-trimpath"}, []string{"-trimpath", "-race", "-gcflags=all=-dwarf=false"} // a debugger's tables take a seventh of compiling
+	errs := make([]error, 2*len(together))
+	var running sync.WaitGroup
+	for i, part := range together {
+		for j, flags := range [][]string{plain, raced} {
+			packages := slices.DeleteFunc(slices.Clone(part.packages), func(p string) bool { return (raceAll || needsRace(p)) != (j == 1) })
+			if len(packages) == 0 {
+				continue
+			}
+			cmd := exec.Command(goBin, slices.Concat(args, []string{"-p", atOnce}, flags, asRoot(part.e2e), packages)...)
+			cmd.Env = append(os.Environ(), "ONPATH_E2E="+part.e2e, fmt.Sprint("CGO_ENABLED=", j))
+			running.Go(func() { errs[2*i+j] = o.follow(cmd, part) })
 		}
 	}
 	running.Wait()
-	return errors.Join(errs[:]...)
+	return errors.Join(errs...)
 }
 
 // follow runs go test and takes in what it reports.
-func (o *outcome) follow(cmd *exec.Cmd) error {
+func (o *outcome) follow(cmd *exec.Cmd, of part) error {
 	cmd.Stderr = os.Stderr
 	pipe, err := cmd.StdoutPipe()
 	if err != nil {
@@ -171,7 +161,7 @@ func (o *outcome) follow(cmd *exec.Cmd) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	o.read(pipe)
+	o.read(pipe, of)
 	return cmd.Wait()
 }
 
@@ -223,12 +213,15 @@ func vet(goBin string, packages []string) <-chan error {
 // asRoot are the flags by which test binaries, which are built as the user, run as root.
 // The environment is set by env, because sudo has a PATH of its own and may forbid to
 // keep variables; HOME is root's, lest files of root's get into the user's caches.
-func asRoot() []string {
+func asRoot(e2e string) []string {
 	if os.Getuid() == 0 {
 		return nil
 	}
 	words := []string{"sudo", "-H", "env", "'PATH=" + os.Getenv("PATH") + ":/usr/local/sbin:/usr/sbin:/sbin'"}
-	for _, name := range []string{"ONPATH_BIN", "ONPATH_SOAK", "ONPATH_SEED", "ONPATH_CACHE", "ONPATH_E2E", "GORACE", "CI"} {
+	if e2e != "" {
+		words = append(words, "ONPATH_E2E="+e2e)
+	}
+	for _, name := range []string{"ONPATH_BIN", "ONPATH_SOAK", "ONPATH_SEED", "ONPATH_CACHE", "GORACE", "CI"} {
 		if v := os.Getenv(name); v != "" {
 			words = append(words, "'"+name+"="+v+"'")
 		}
@@ -242,22 +235,26 @@ type part struct {
 	e2e      string // which tests of the undisturbed package: ONPATH_E2E
 }
 
-// parts are run one after the other. What of the undisturbed package bears others beside
-// it runs with these, unless it is to be run whole; then the quiet ones, too, run alone.
-func parts(others, alone []string, whole bool) []part {
-	first, then := part{packages: slices.Clone(others)}, part{packages: alone}
-	if !whole && len(others) > 0 && len(alone) > 0 {
-		first, then = part{slices.Concat(others, alone), "sociable"}, part{alone, "others"}
-	}
+// parts are what runs at once, one after the other. What of the undisturbed package bears
+// others beside it runs with these, in two parts, unless it is to be run whole; then the
+// quiet ones, too, run alone.
+func parts(others, alone []string, whole bool) (list [][]part) {
+	first := part{packages: slices.Clone(others)}
 	slices.SortStableFunc(first.packages, func(a, b string) int { return rank(a) - rank(b) })
-	var between []part
+	var then [][]part
 	for _, p := range quiet {
 		if at := slices.Index(first.packages, p); whole && at >= 0 {
 			first.packages = slices.Delete(first.packages, at, at+1)
-			between = append(between, part{packages: []string{p}})
+			then = append(then, []part{{packages: []string{p}}})
 		}
 	}
-	return slices.Concat([]part{first}, between, []part{then})
+	switch {
+	case len(alone) == 0:
+		return append([][]part{{first}}, then...)
+	case whole || len(others) == 0:
+		return slices.Concat([][]part{{first}}, then, [][]part{{{packages: alone}}})
+	}
+	return [][]part{{{alone, "first"}, {alone, "second"}, first}, {{alone, "others"}}}
 }
 
 // quiet are packages whose long tests want the machine for themselves: one measures a
@@ -268,13 +265,15 @@ var quiet = []string{"github.com/onpath/onpath/lab", "github.com/onpath/onpath/t
 // and demands that nothing is lost: nothing else runs beside the tests that do.
 const undisturbed = "github.com/onpath/onpath/test/e2e"
 
-// longest are the packages that take longest, test/functions where it has yet to build
-// images; they begin first, lest one of them is still at it when nothing is left to do
-// beside it.
+// longest are the packages that take longest, the longest first; they begin first, lest one
+// of them is still at it when nothing is left to do beside it. Those below the empty line
+// run with the race detector.
 var longest = []string{
-	module + "/datapath/ebpf", module + "/test/functions", undisturbed, module + "/bench", module + "/node",
-	module + "/test/demo", module + "/test/gateways", module + "/plan", module + "/control/pool",
-	module + "/store/etcd", module + "/runtime/container", module + "/lab",
+	"datapath/ebpf", "test/functions", "test/gateways", "bench", "plan", "bench/traffic", "test/badinput", "test/servers", "test/attack",
+	"test/uplinks",
+
+	"runtime/container", "store/etcd", "lab", "node", "control/pool", "api", "accel", "accel/wanopt", "control", "cli/functest", "api/session",
+	"cli", "engine", "control/archive", "api/manifest", "runtime/relay", "control/translog", "api/change",
 }
 
 // apart takes the undisturbed package out of the others.
@@ -296,13 +295,13 @@ func apart(goBin string, packages []string) (others, alone []string, err error) 
 }
 
 func rank(pkg string) int {
-	if at := slices.Index(longest, pkg); at >= 0 {
+	if at := slices.Index(longest, strings.TrimPrefix(pkg, module+"/")); at >= 0 {
 		return at
 	}
 	return len(longest)
 }
 
-func (o *outcome) read(r io.Reader) {
+func (o *outcome) read(r io.Reader, of part) {
 	in := bufio.NewScanner(r)
 	in.Buffer(make([]byte, 1<<20), 1<<24)
 	for in.Scan() {
@@ -312,13 +311,16 @@ func (o *outcome) read(r io.Reader) {
 			continue
 		}
 		o.mu.Lock()
-		o.add(e)
+		o.add(e, of)
 		o.mu.Unlock()
 	}
 }
 
-func (o *outcome) add(e event) {
+func (o *outcome) add(e event, of part) {
 	name := strings.TrimPrefix(e.Package, "github.com/onpath/onpath/") + " " + e.Test
+	if e.Test == "" && of.e2e != "" {
+		name += "(" + of.e2e + ") "
+	}
 	switch e.Action {
 	case "build-output": // of no package's test
 		fmt.Print(e.Output)
@@ -348,16 +350,12 @@ func (o *outcome) add(e event) {
 }
 
 func (o *outcome) packageDone(name string, e event) {
-	shown := name
-	if e.Package == undisturbed && o.part.e2e != "" {
-		shown += "(" + o.part.e2e + ") "
-	}
 	switch e.Action {
 	case "fail":
 		o.failed++
-		fmt.Printf("FAIL %s\n%s", shown, strings.Join(o.output[name], ""))
+		fmt.Printf("FAIL %s\n%s", name, strings.Join(o.output[name], ""))
 	case "pass":
-		fmt.Printf("ok   %s(%.1f s, at %s)\n", shown, e.Elapsed, time.Since(o.start).Round(time.Second))
+		fmt.Printf("ok   %s(%.1f s, at %s)\n", name, e.Elapsed, time.Since(o.start).Round(time.Second))
 	}
 	delete(o.output, name)
 }
