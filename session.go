@@ -47,6 +47,7 @@ const (
 	OpMeters   NodeOp = "meters"   // MeterRequest → a JSON array of Meter
 	OpProve    NodeOp = "prove"    // PasswordRequest → PasswordAnswer
 	OpEcho     NodeOp = "echo"     // EchoRequest → EchoAnswer
+	OpTrial    NodeOp = "trial"    // trial.Part → a receiver's trial.Ports, then trial.Result
 	// OpDistances asks for what the node measured last → a JSON array of Distance.
 	OpDistances NodeOp = "distances"
 	// OpNotifications: → a JSON line per NumberedNotification, without end; the server

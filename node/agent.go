@@ -114,6 +114,7 @@ type Agent struct {
 	taking  sync.Mutex    // serialises SetPlan
 	joining sync.Mutex    // serialises reconcile
 	telling sync.Mutex    // serialises tellEngines: what is newer is told later
+	trying  sync.Mutex    // held by the trial that runs
 
 	session atomic.Pointer[Session] // once there is one
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/session"
+	"github.com/onpath/onpath/measure/trial"
 	"github.com/onpath/onpath/node/peers"
 )
 
@@ -75,6 +76,8 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 		return serve(request, func(r onpath.EchoRequest) error {
 			return json.NewEncoder(stream).Encode(peers.EchoClient(ctx, a.part, r))
 		})
+	case onpath.OpTrial:
+		return serve(request, func(p trial.Part) error { return try(ctx, a.part, &a.trying, p, stream) })
 	case onpath.OpPromise:
 		return serve(request, func(r onpath.PromiseRequest) error { return json.NewEncoder(stream).Encode(a.promise(r)) })
 	}

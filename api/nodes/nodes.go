@@ -48,6 +48,7 @@ func Register(rt *router.Router, d Deps) {
 	s := &Nodes{d: d, router: rt, traffic: &traffic{d: d}}
 	s.registerPerNode()
 	s.registerFaults()
+	s.registerTrials()
 	tuple := []router.Param{router.Text("src", "source address"), router.Text("dst", "destination address"),
 		router.Integer("protocol", "IP protocol number"), router.Integer("srcPort", ""), router.Integer("dstPort", "")}
 	instance := "/v1/instances/{tenant}/{name}"

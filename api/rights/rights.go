@@ -39,6 +39,7 @@ const (
 	Secrets       Verb = "have the secrets of"
 	Nodes         Verb = "see what whole nodes count"
 	Fault         Verb = "cause faults"
+	Trial         Verb = "try the network between nodes"
 	Backup        Verb = "back up the server from elsewhere than its own machine"
 	Tokens        Verb = "make, see or delete join tokens"
 	Revoke        Verb = "revoke certificates"

@@ -31,7 +31,7 @@ func accesses() map[string]access {
 		rights.Any: {"health", "version", "ready", "join", "log"}, rights.Self: {"whoami", "renew"},
 		rights.Apply: {"apply"}, rights.Watch: {"watch"}, rights.List: {"list-unconfirmed"}, rights.Confirm: {"confirm", "undo"},
 		rights.Trace: {"trace"}, rights.Verify: {"verify"}, rights.Notifications: {"notifications"}, rights.Audit: {"audit"},
-		rights.Nodes: {"counters", "distances", "usage", "watchFlow"}, rights.Traffic: {"traffic"}, rights.Fault: {"fault"},
+		rights.Nodes: {"counters", "distances", "usage", "watchFlow"}, rights.Traffic: {"traffic"}, rights.Fault: {"fault"}, rights.Trial: {"trial"},
 		rights.Backup: {"backup"}, rights.Metrics: {"metrics"}, rights.Session: {"session"},
 		rights.Tokens: {"create-token", "list-tokens", "delete-token"}, rights.Revoke: {"revoke"}, rights.Pool: {"capacity"},
 		rights.Account: {"account", "invoice", "postings"}, rights.Money: {"enter-money", "check-ledger", "ledger-days"},
