@@ -96,6 +96,8 @@ type Options struct {
 	SecretsPlanned func(node, tenant, instance string) map[string]onpath.SecretKey
 	// WebhookState is how a Webhook fares; nil: nothing is sent.
 	WebhookState func(*onpath.Webhook) onpath.WebhookState
+	// Secrets are the server's own; nil: they are not rotated.
+	Secrets join.Secrets
 	// Authority for TLS; nil: the unix socket only, nobody can join.
 	Authority *auth.Authority
 	// Dir keeps images.

@@ -223,7 +223,7 @@ func (w *world) start() {
 	s, err := api.New(api.Options{
 		Store: w.wrapped, Controller: w.controller, Admission: w.controller, Hub: w.hub, Authority: authority, Dir: w.dir,
 		Address: w.address, Version: "test", Clock: w.clock.now,
-		Sealed: sealed.New([]byte("k")),
+		Sealed: sealed.New(func() [][]byte { return [][]byte{[]byte("k")} }),
 		SecretsPlanned: func(node, tenant, instance string) map[string]onpath.SecretKey {
 			if node == "n1" && tenant == "acme" && instance == "web-1" {
 				return map[string]onpath.SecretKey{"pass": "db/password"}

@@ -19,7 +19,7 @@ import (
 func (s *Server) parts() (err error) {
 	o, rt := s.o, s.router
 	members := join.Register(rt, join.Deps{Store: o.Store, Authority: o.Authority, Admission: o.Admission, Hub: o.Hub,
-		Notifications: o.Notifications, Address: o.Address, Log: s.log})
+		Notifications: o.Notifications, Address: o.Address, Secrets: o.Secrets, Sealed: o.Sealed, Log: s.log})
 	s.changes, err = change.New(context.Background(), change.Deps{Store: o.Store, Planner: o.Controller, Pool: o.Pool, Departures: members,
 		Functions: o.Functions, Sealed: o.Sealed, Dir: o.Dir, Version: o.Version, Log: s.log, Clock: o.Clock})
 	if err != nil {

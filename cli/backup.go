@@ -64,28 +64,37 @@ it can be any node or user. onpath restore makes a server of it.`,
 }
 
 func newRestore(*global) *cobra.Command {
-	dir := ""
+	dir, keep := "", false
 	c := &cobra.Command{
 		Use: "restore FILE", Short: "Make a server's folder from a backup", GroupID: groupRun,
 		Long: `Make a server's folder from a file that onpath backup wrote; the folder must be empty
 or absent. Start the server then: nodes find it where they found the one before, at
 its address, and their instances and flows go on. What was changed after the backup
-is as it was before: who was revoked after it is accepted again, until you revoke them
-again. Join tokens are not: make new ones. Functions with images that the backup does not have (it was made
+is as it was before. Nodes of then are accepted; users, viewers, operators and bearer
+tokens of then are refused until you resume them (onpath token resume), because some
+may have been revoked since; --keep-users accepts them at once. Whoever uses the
+server's socket is accepted as ever. Join tokens are withdrawn: make new ones. Functions with images that the backup does not have (it was made
 without --images) have to be applied again.`,
 		Example: examples("sudo onpath restore /var/backups/onpath.tar && sudo systemctl start onpath-server"),
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			about, err := restore(args[0], dir)
+			about, suspended, err := restore(args[0], dir, keep)
 			if err != nil {
 				return needsSudo(c, err)
 			}
-			fmt.Fprintf(c.OutOrStdout(), "%s is as the server was at %s; start the server\n", dir, about.At.Local().Format(time.DateTime))
-			fmt.Fprintln(c.OutOrStdout(),
-				"users, nodes and API tokens of then are accepted: revoke again whom you revoked since; make join tokens anew")
+			out := c.OutOrStdout()
+			fmt.Fprintf(out, "%s is as the server was at %s; start the server\n", dir, about.At.Local().Format(time.DateTime))
+			if suspended > 0 {
+				fmt.Fprintf(out, "%d users and bearer tokens of then are refused until you resume them (onpath token resume)\n",
+					suspended)
+			} else if keep {
+				fmt.Fprintln(out, "users and bearer tokens of then are accepted: revoke again whom you revoked since")
+			}
+			fmt.Fprintln(out, "nodes of then are accepted: revoke again those that you revoked since; make join tokens anew")
 			return nil
 		},
 	}
+	c.Flags().BoolVar(&keep, "keep-users", false, "accept users and bearer tokens of the backup at once")
 	c.Flags().StringVar(&dir, "state-dir", config.DefaultServerDir, "the server's folder")
 	return c
 }
@@ -102,55 +111,56 @@ func unreadable(err error, file string) error {
 	return badUsage("%s: %w", file, why)
 }
 
-// restore makes a folder whole, or leaves none.
-func restore(file, dir string) (about wire.Backup, err error) {
+// restore makes a folder whole, or leaves none. It counts whom the server does not accept yet.
+func restore(file, dir string, keep bool) (about wire.Backup, suspended int, err error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return about, unreadable(err, file)
+		return about, suspended, unreadable(err, file)
 	}
 	defer f.Close()
 	if there, err := os.ReadDir(dir); err == nil && len(there) > 0 {
 		e := onpath.Errorf(onpath.CodeExists, "%s is not empty", dir)
 		e.Remedy = "stop the server and move its folder away, or name another one with --state-dir"
-		return about, e
+		return about, suspended, e
 	}
 	draft := filepath.Clean(dir) + ".restored"
 	if err := errors.Join(os.RemoveAll(draft), os.MkdirAll(draft, 0o700)); err != nil {
-		return about, err
+		return about, suspended, err
 	}
 	defer os.RemoveAll(draft)
 	if about, err = unpack(f, draft); err != nil {
 		e := onpath.Errorf(onpath.CodeInvalid, "%s is not a backup, or not the whole of one: %w", file, plainEnd(err))
 		e.Remedy = "name a file that onpath backup wrote"
-		return about, e
+		return about, suspended, e
 	}
 	snapshot := filepath.Join(draft, change.BackupStore)
 	if err := etcd.Restore(filepath.Join(draft, "store"), snapshot); err != nil {
-		return about, err
+		return about, suspended, err
 	}
-	if err := dropJoinTokens(filepath.Join(draft, "auth")); err != nil {
-		return about, err
+	if suspended, err = withoutOthers(filepath.Join(draft, "auth"), keep); err != nil {
+		return about, 0, err
 	}
 	if err := errors.Join(os.Remove(snapshot), os.Remove(filepath.Join(draft, change.BackupAbout))); err != nil {
-		return about, err
+		return about, suspended, err
 	}
 	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return about, err
+		return about, suspended, err
 	}
-	return about, os.Rename(draft, dir)
+	return about, suspended, os.Rename(draft, dir)
 }
 
-// dropJoinTokens makes join tokens in an authority's folder unusable, if there is one: some
-// may have been used after the backup.
-func dropJoinTokens(dir string) error {
+// withoutOthers has an authority's folder, if there is one, accept nobody who may have been
+// revoked after the backup: join tokens are withdrawn, users and bearer tokens suspended, if they
+// are not to be kept.
+func withoutOthers(dir string, keep bool) (suspended int, err error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return 0, nil
 	}
 	a, err := auth.OpenAuthority(dir, time.Now)
-	if err == nil {
-		_, err = a.DropJoinTokens()
+	if err != nil {
+		return 0, err
 	}
-	return err
+	return a.Restored(keep)
 }
 
 // plainEnd says in words what the reader of archives finds wrong.

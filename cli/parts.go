@@ -35,7 +35,7 @@ type opened struct {
 	store  *etcd.Store
 	lost   func(context.Context) error // ends when the turn to lead is lost
 	socket net.Listener
-	secret []byte
+	secret *config.Secrets
 	public translog.Public
 	days   *archive.Folder
 	closes []func() // the last one first
@@ -82,10 +82,10 @@ func (o *opened) open(ctx context.Context) (err error) {
 	if err := wholefile.Clean(conf.StateDir); err != nil {
 		return onpath.Errorf(onpath.CodeUnavailable, "state folder: %w", err)
 	}
-	if o.secret, err = config.Secret(filepath.Join(conf.StateDir, "secret")); err != nil {
+	if o.secret, err = config.OpenSecrets(filepath.Join(conf.StateDir, "secret")); err != nil {
 		return err
 	}
-	if o.public, err = openLog(ctx, conf, o.store, o.secret, log); err != nil {
+	if o.public, err = openLog(ctx, conf, o.store, o.secret.Keys()[0], log); err != nil {
 		return err
 	}
 	o.closes = append(o.closes, func() { closing(log, "log", o.public.Close) })
@@ -107,13 +107,13 @@ func (o *opened) tasks(ctx context.Context) ([]func(context.Context) error, erro
 	}
 	controller := control.New(control.Options{Store: o.public.Entries, Hub: hub, Log: log, Boot: sinceBoot, Archive: o.days,
 		OnStored: keeper.OnStored,
-		Settings: plan.Settings{
-			Secret: o.secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
-	hooks := newWebhooks(conf, keeper, o.store, o.secret, log)
+		Secrets:  o.secret.Keys, Settings: plan.Settings{
+			PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
+	hooks := newWebhooks(conf, keeper, o.store, o.secret.Keys, log)
 	registry := newRegistry()
 	options := api.Options{Store: o.public.Entries, StoreUse: o.store.Use, Log: o.public,
 		Controller: controller, Admission: controller, Pool: controller.Pool(), Past: controller.Pool().Past(), Hub: hub,
-		Sealed: sealed.New(o.secret), SecretsPlanned: controller.PlannedSecrets,
+		Sealed: sealed.New(o.secret.Keys), Secrets: o.secret, SecretsPlanned: controller.PlannedSecrets,
 		Notifications: keeper, WebhookState: hooks.State,
 		Dir: conf.StateDir, Address: conf.Address,
 		Version: versionString(), Functions: functionCheckers(), Metrics: registry, ImageQuota: int64(conf.ImageQuota), Logger: log}

@@ -93,7 +93,7 @@ var commands = []func(*global) *cobra.Command{
 	newLogs, newExec, newCapture, newFault,
 	newLogCommand, newAudit,
 	newDrain, newCordon, newUncordon, newMove, newCapacity, newAccount, newInvoice, newLedger,
-	newToken, newRevoke, newJoin, newLab,
+	newToken, newRevoke, newRotate, newJoin, newLab,
 	newRelay, newUp, newServer, newBackup, newRestore, newNode, newDoctor, newSchema, newVersion, newMan,
 	newCatalogue, newImages, newWanopt, newDemo, newBench, newFunction, newSignal, newPublisher,
 }

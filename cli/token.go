@@ -18,7 +18,8 @@ import (
 )
 
 func newToken(g *global) *cobra.Command {
-	c := group("token", "Let nodes and users of other machines join", groupRun, newTokenCreate(g), newTokenList(g), newTokenDelete(g))
+	c := group("token", "Let nodes and users of other machines join", groupRun, newTokenCreate(g), newTokenList(g), newTokenDelete(g),
+		newTokenResume(g))
 	c.Long = "Let nodes and users of other machines join. A token is one word that carries the\nserver's address, the hash of its " +
 		"certificate authority, and a secret."
 	return c
@@ -162,6 +163,41 @@ func newTokenDelete(g *global) *cobra.Command {
 			return err
 		},
 	}
+}
+
+func newTokenResume(g *global) *cobra.Command {
+	all := false
+	c := &cobra.Command{
+		Use: "resume [ID | IDENTITY]…", Short: "Accept users and bearer tokens of a restored backup again",
+		Long: `Accept users and bearer tokens of a restored backup again: some may have been revoked
+after the backup, so a restored server refuses them until you say so. Without names,
+those that are refused are listed.`,
+		Example: examples("onpath token resume", "onpath token resume onpath:user/acme/alice k3jd9x2a", "onpath token resume --all"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if all && len(args) > 0 {
+				return badUsage("give names, or --all")
+			}
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			if !all && len(args) == 0 {
+				names, err := client.KeysOf(cl).Suspended(c.Context())
+				for _, name := range names {
+					fmt.Fprintln(c.OutOrStdout(), name)
+				}
+				return err
+			}
+			names, err := client.KeysOf(cl).Resume(c.Context(), args)
+			for _, name := range names {
+				fmt.Fprintf(c.OutOrStdout(), "%s is accepted\n", name)
+			}
+			return err
+		},
+	}
+	c.Flags().BoolVar(&all, "all", false, "all that are refused")
+	return c
 }
 
 func newRevoke(g *global) *cobra.Command {

@@ -61,8 +61,9 @@ func writeWebhook(w io.Writer, s onpath.WebhookState) error {
 }
 
 // newWebhooks sends what the keeper keeps.
-func newWebhooks(conf *config.Server, keeper *notify.Keeper, store onpath.Store, secret []byte, log *slog.Logger) *notify.Webhooks {
-	return notify.NewWebhooks(notify.WebhookOptions{Keeper: keeper, Allowed: plain(conf.WebhookTargets), Secret: secret,
+func newWebhooks(conf *config.Server, keeper *notify.Keeper, store onpath.Store, secrets func() [][]byte,
+	log *slog.Logger) *notify.Webhooks {
+	return notify.NewWebhooks(notify.WebhookOptions{Keeper: keeper, Allowed: plain(conf.WebhookTargets), Secrets: secrets,
 		Log: log, Now: time.Now,
 		List: func(ctx context.Context) (out []*onpath.Webhook, err error) {
 			list, _, err := store.List(ctx, onpath.KindWebhook, "")

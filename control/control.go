@@ -47,8 +47,10 @@ type Options struct {
 	Archive *archive.Folder
 	// OnStored has a function called with notifications as they come; nil: none come.
 	OnStored func(func([]onpath.Notification))
-	// Settings.Secret must be the same at every start.
+	// Settings.Secret must be the same at every start. Secrets are the server's own, the newest
+	// first; nil: Settings.Secret.
 	Settings plan.Settings
+	Secrets  func() [][]byte
 	// Wait is how long a started server waits for the nodes it knows before it
 	// plans without the missing ones; 0 means DefaultWait.
 	Wait time.Duration
@@ -122,6 +124,9 @@ func New(o Options) *Controller {
 	if o.KeepEvents == 0 {
 		o.KeepEvents = 500
 	}
+	if o.Secrets == nil {
+		o.Secrets = func() [][]byte { return [][]byte{o.Settings.Secret} }
+	}
 	c := &Controller{
 		o: o, log: o.Log, events: events.New(events.Options{Store: o.Store, Clock: o.Clock, After: o.After, Log: o.Log,
 			Keep: o.KeepEvents}),
@@ -131,14 +136,14 @@ func New(o Options) *Controller {
 	c.pool, c.names = newPool(&c.o, c.wake, c.events, &c.uses), names.New(o.Hub, o.Clock)
 	c.scaling = scaling.New(scaling.Options{Store: o.Store, Hub: o.Hub, Clock: o.Clock, After: o.After, Log: o.Log, Events: c.events})
 	c.metering = metering.New(metering.Options{Hub: o.Hub, Bills: c.pool, Clock: o.Clock, Log: o.Log})
-	c.claims = claims.New(claims.Options{Store: o.Store, Hub: o.Hub, Clock: o.Clock, After: o.After, Secret: o.Settings.Secret,
+	c.claims = claims.New(claims.Options{Store: o.Store, Hub: o.Hub, Clock: o.Clock, After: o.After, Secrets: o.Secrets,
 		Events: c.events})
 	c.limits = limits.New(limits.Options{Store: o.Store, Clock: o.Clock, After: o.After, Events: c.events, Log: o.Log})
 	if o.OnStored != nil {
 		o.OnStored(c.limits.Alert)
 	}
 	c.questions = questions.New(o.Hub)
-	c.core = core{clock: o.Clock, settings: o.Settings, log: o.Log, events: c.events, scaling: c.scaling, pool: c.pool,
+	c.core = core{clock: o.Clock, settings: o.Settings, secrets: o.Secrets, log: o.Log, events: c.events, scaling: c.scaling, pool: c.pool,
 		mirror: newMirror(), nodes: map[string]*session{}, missing: map[onpath.Key]onpath.Object{}}
 	return c
 }

@@ -16,6 +16,7 @@ import (
 type core struct {
 	clock    onpath.Clock
 	settings plan.Settings
+	secrets  func() [][]byte // the newest is the settings'
 	log      *slog.Logger
 	events   *events.Log
 	scaling  *scaling.Scaling
@@ -33,6 +34,7 @@ type core struct {
 
 // snapshot is what is planned from, until mu is let go.
 func (c *core) snapshot() *plan.Snapshot {
+	c.settings.Secret = c.secrets()[0]
 	s := &plan.Snapshot{
 		Now: c.clock().UTC(), Started: c.started, Objects: c.mirror.objects,
 		States: make(map[string]*plan.NodeState, len(c.nodes)), IDs: c.ids.left(), Settings: c.settings,

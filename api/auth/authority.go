@@ -17,8 +17,8 @@ import (
 	"math/big"
 	"net/url"
 	"os"
-	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -37,14 +37,12 @@ const (
 // Authority is the server's certificate authority with its lists, kept in one
 // directory. It is safe for concurrent use.
 type Authority struct {
-	dir   string
-	clock onpath.Clock
-	cert  *x509.Certificate
-	key   crypto.Signer
+	dir     string
+	clock   onpath.Clock
+	signers atomic.Pointer[signers]
 
-	mu     sync.Mutex
-	state  state
-	server *tls.Certificate // the present one of ServerTLS
+	mu    sync.Mutex
+	state state
 }
 
 // OpenAuthority opens the authority in dir, and makes one there if there is none.
@@ -68,22 +66,23 @@ func OpenAuthority(dir string, clock onpath.Clock) (*Authority, error) {
 	return a, a.loadState()
 }
 
-func (a *Authority) load() error {
-	pair, err := tls.LoadX509KeyPair(filepath.Join(a.dir, "ca.crt"), filepath.Join(a.dir, "ca.key"))
-	if err != nil {
-		return err
+func (a *Authority) create() error {
+	s, err := newSigner(a.clock())
+	if err == nil {
+		err = a.keep(s)
 	}
-	a.cert = pair.Leaf
-	a.key = pair.PrivateKey.(crypto.Signer) // every key LoadX509KeyPair reads signs
-	return nil
+	if err == nil {
+		a.take(s, nil)
+	}
+	return err
 }
 
-func (a *Authority) create() error {
+// newSigner makes a key with its certificate.
+func newSigner(now time.Time) (*signer, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	now := a.clock()
 	t := &x509.Certificate{
 		SerialNumber: serial(),
 		Subject:      pkix.Name{CommonName: "onpath authority"},
@@ -93,24 +92,14 @@ func (a *Authority) create() error {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, t, key.Public(), key)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	keyPEM, err := encodeKey(key)
-	if err != nil {
-		return err
-	}
-	// The key first: a certificate without it would be found and not usable.
-	if err := wholefile.Write(filepath.Join(a.dir, "ca.key"), keyPEM, 0o600); err != nil {
-		return err
-	}
-	if err := wholefile.Write(filepath.Join(a.dir, "ca.crt"), encodeCert(der), 0o644); err != nil {
-		return err
-	}
-	return a.load()
+	cert, err := x509.ParseCertificate(der)
+	return &signer{cert: cert, key: key}, err
 }
 
 // Pin is the hash of the authority's certificate, which join tokens carry.
-func (a *Authority) Pin() string { return pinOf(a.cert) }
+func (a *Authority) Pin() string { return pinOf(a.signers.Load().now.cert) }
 
 func pinOf(c *x509.Certificate) string {
 	h := sha256.Sum256(c.Raw)
@@ -118,45 +107,43 @@ func pinOf(c *x509.Certificate) string {
 }
 
 // CertPEM is the authority's certificate.
-func (a *Authority) CertPEM() []byte { return encodeCert(a.cert.Raw) }
+func (a *Authority) CertPEM() []byte { return encodeCert(a.signers.Load().now.cert.Raw) }
 
 // ServerTLS is the configuration of the server's TLS listener. Clients need no
 // certificate to connect: a join has none yet. Identify tells who they are.
 func (a *Authority) ServerTLS() *tls.Config {
-	pool := x509.NewCertPool()
-	pool.AddCert(a.cert)
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		ClientAuth: tls.VerifyClientCertIfGiven,
-		ClientCAs:  pool,
-		NextProtos: []string{"http/1.1"}, // sessions and exec are upgrades of HTTP/1.1
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return a.serverCert()
-		},
-	}
+	config := a.signers.Load().config.Clone()
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return a.signers.Load().config, nil }
+	return config
 }
 
-// serverCert is the server's own certificate, made anew in time.
-func (a *Authority) serverCert() (*tls.Certificate, error) {
+// serverCert is the server's own certificate for a client that asks for a name, made anew in
+// time. While the authority is rotated, a client of the former one sees both.
+func (a *Authority) serverCert(all *signers, name string) (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.server != nil && a.clock().Before(renewAt(a.server.Leaf)) {
-		return a.server, nil
+	by := all.named(name)
+	if by.server != nil && a.clock().Before(renewAt(by.server.Leaf)) {
+		return by.server, nil
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	leaf, err := a.issue(serverURI, "onpath server", key.Public(), x509.ExtKeyUsageServerAuth)
+	leaf, err := a.issue(by, serverURI, "onpath server", key.Public(), x509.ExtKeyUsageServerAuth)
 	if err != nil {
 		return nil, err
 	}
 	// With the authority's certificate, so that a joining node can check its pin.
-	a.server = &tls.Certificate{Certificate: [][]byte{leaf.Raw, a.cert.Raw}, PrivateKey: key, Leaf: leaf}
-	return a.server, nil
+	chain := [][]byte{leaf.Raw, by.cert.Raw}
+	if by == all.former {
+		chain = append(chain, all.now.cert.Raw)
+	}
+	by.server = &tls.Certificate{Certificate: chain, PrivateKey: key, Leaf: leaf}
+	return by.server, nil
 }
 
-func (a *Authority) issue(uri, name string, key crypto.PublicKey, use x509.ExtKeyUsage) (*x509.Certificate, error) {
+func (a *Authority) issue(by *signer, uri, name string, key crypto.PublicKey, use x509.ExtKeyUsage) (*x509.Certificate, error) {
 	u, err := url.Parse(uri)
 	if err != nil {
 		return nil, err
@@ -168,7 +155,7 @@ func (a *Authority) issue(uri, name string, key crypto.PublicKey, use x509.ExtKe
 		URIs:         []*url.URL{u},
 		NotBefore:    now.Add(-backdate), NotAfter: now.Add(leafLife),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{use},
-	}, a.cert, key, a.key)
+	}, by.cert, key, by.key)
 	if err != nil {
 		return nil, fmt.Errorf("issue a certificate: %w", err)
 	}
@@ -192,10 +179,7 @@ func (a *Authority) Identify(s *tls.ConnectionState) (Identity, error) {
 		return Identity{}, onpath.Errorf(onpath.CodeForbidden, "the certificate is not for clients: %w", err)
 	}
 	i.Credential = keyHash(leaf)
-	if !a.listed(i) {
-		return Identity{}, refused(i)
-	}
-	return i, nil
+	return i, a.accepts(i)
 }
 
 func refused(i Identity) error {

@@ -54,6 +54,8 @@ func (a *Authority) Bearer(word string) (Identity, error) {
 		return Identity{}, e
 	case a.clock().After(t.Expires):
 		return Identity{}, tokenRefused("the bearer token has expired")
+	case t.Suspended:
+		return Identity{}, suspended("the bearer token")
 	}
 	return t.identity(), nil
 }

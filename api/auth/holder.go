@@ -16,6 +16,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,8 +33,10 @@ type Holder struct {
 	ca   *x509.Certificate
 	key  crypto.Signer
 
-	mu   sync.Mutex
-	cert *tls.Certificate // nil until joined
+	mu    sync.Mutex
+	cert  *tls.Certificate // nil until joined
+	stale bool             // the certificate is not of the server's newest authority
+	news  chan struct{}    // stale has come
 }
 
 type holderInfo struct {
@@ -48,7 +51,7 @@ func Joined(dir string) bool {
 
 // OpenHolder reads what Join saved in dir.
 func OpenHolder(dir string) (*Holder, error) {
-	h := &Holder{dir: dir}
+	h := &Holder{dir: dir, news: make(chan struct{}, 1)}
 	if err := h.load(); errors.Is(err, fs.ErrNotExist) {
 		e := onpath.Errorf(onpath.CodeNotFound, "this machine has not joined a server: there is no certificate in %s", dir)
 		e.Remedy = "join with a token from `onpath token create`"
@@ -74,6 +77,7 @@ func (h *Holder) load() error {
 	if h.ca, err = parseCert(caPEM); err != nil {
 		return err
 	}
+	h.stale = h.cert.Leaf.CheckSignatureFrom(h.ca) != nil // they were not saved together
 	data, err := os.ReadFile(filepath.Join(h.dir, "server.json"))
 	if err != nil {
 		return err
@@ -87,7 +91,7 @@ func NewHolder(dir string, t JoinToken) (*Holder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Holder{dir: dir, key: key, info: holderInfo{Address: t.Address}}, nil
+	return &Holder{dir: dir, key: key, info: holderInfo{Address: t.Address}, news: make(chan struct{}, 1)}, nil
 }
 
 // Address of the server, host:port.
@@ -113,7 +117,7 @@ func (h *Holder) Request() ([]byte, error) {
 }
 
 // Install takes a certificate for the holder's key into use, and saves it with
-// everything else. caPEM may be nil for a renewal.
+// everything else. caPEM may be nil for a renewal: the authority is as it was.
 func (h *Holder) Install(certPEM, caPEM []byte) error {
 	keyPEM, err := encodeKey(h.key)
 	if err != nil {
@@ -149,16 +153,23 @@ func (h *Holder) Install(certPEM, caPEM []byte) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.cert, h.ca = &pair, ca
+	h.cert, h.ca, h.stale = &pair, ca, false
 	return nil
 }
 
-// RenewAt is when the certificate should be renewed, Expires when it ends.
+// RenewAt is when the certificate should be renewed, Expires when it ends. It is in the past
+// once the server has shown another authority.
 func (h *Holder) RenewAt() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.stale {
+		return time.Time{}
+	}
 	return renewAt(h.cert.Leaf)
 }
+
+// News has something once RenewAt is earlier than it was.
+func (h *Holder) News() <-chan struct{} { return h.news }
 
 // Expires is the end of the certificate's life.
 func (h *Holder) Expires() time.Time {
@@ -167,16 +178,36 @@ func (h *Holder) Expires() time.Time {
 	return h.cert.Leaf.NotAfter
 }
 
-// TLS is the configuration for connections to the server. The newest
-// certificate is used, also after a renewal.
+// TLS is the configuration for one connection to the server: the newest certificate is used,
+// also after a renewal.
 func (h *Holder) TLS() *tls.Config {
-	c := PinnedTLS(pinOf(h.ca))
-	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		return h.cert, nil
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	pin, cert := pinOf(h.ca), h.cert
+	c := PinnedTLS(pin)
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
+	c.VerifyConnection = func(s tls.ConnectionState) error {
+		err := checkServer(s.PeerCertificates, pin)
+		if err == nil && slices.ContainsFunc(s.PeerCertificates, func(c *x509.Certificate) bool { return c.IsCA && pinOf(c) != pin }) {
+			h.note(pin)
+		}
+		return err
 	}
 	return c
+}
+
+// note notes that the server has another authority beside the one with the hash pin.
+func (h *Holder) note(pin string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if pinOf(h.ca) != pin {
+		return // it is known meanwhile
+	}
+	h.stale = true
+	select {
+	case h.news <- struct{}{}:
+	default:
+	}
 }
 
 // PinnedTLS trusts exactly the server of the authority whose certificate has the
@@ -185,6 +216,7 @@ func PinnedTLS(pin string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		NextProtos: []string{"http/1.1"},
+		ServerName: serverName(pin),
 		// Names and public authorities mean nothing here; VerifyConnection checks
 		// the chain to the pinned authority instead, on every connection.
 		InsecureSkipVerify: true,
@@ -206,7 +238,8 @@ func checkServer(chain []*x509.Certificate, pin string) error {
 	if !found || len(chain) == 0 {
 		e := onpath.Errorf(onpath.CodeForbidden, "the machine that answers is not the server that made the token: its authority's hash "+
 			"is not %s…", pin[:min(12, len(pin))])
-		e.Remedy = "check the address in between; if the server was installed anew, join again with a new token"
+		e.Remedy = "check the address in between; if the server was installed anew, or its authority was rotated while this machine " +
+			"was away, join again with a new token"
 		return e
 	}
 	leaf := chain[0]

@@ -16,7 +16,8 @@ import (
 
 type token struct {
 	TokenInfo
-	Hash string `json:"hash"` // SHA-256 of the secret, hex
+	Hash string `json:"hash"`         // SHA-256 of the secret, hex
+	By   string `json:"by,omitempty"` // signer.by of the authority whose hash the word has; "": of the first
 }
 
 // issued is a key that has a certificate.
@@ -25,6 +26,10 @@ type issued struct {
 	Expires time.Time `json:"expires"`
 	// Grant of a node, from its token.
 	Grant *onpath.NodeGrant `json:"grant,omitempty"`
+	// By is signer.by of the authority that issued it; "": the first. Suspended: it is of a
+	// backup, and refused until an operator resumes it.
+	By        string `json:"by,omitempty"`
+	Suspended bool   `json:"suspended,omitempty"`
 }
 
 // state is DIR/auth.json.

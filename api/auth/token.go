@@ -57,6 +57,8 @@ type TokenInfo struct {
 	Kinds []onpath.Kind `json:"kinds,omitempty"`
 	// Grant is what a node that joins by it may say of itself; nil for others.
 	Grant *onpath.NodeGrant `json:"grant,omitempty"`
+	// Suspended: it is of a backup, and refused until an operator resumes it.
+	Suspended bool `json:"suspended,omitempty"`
 }
 
 // JoinToken is what a token says once it is decoded.
@@ -116,7 +118,7 @@ func (a *Authority) CreateToken(r TokenRequest) (string, TokenInfo, error) {
 		return "", TokenInfo{}, err
 	}
 	id, secret := randomHex(4), randomHex(16)
-	t := token{Hash: hashOf(secret), TokenInfo: TokenInfo{
+	t := token{Hash: hashOf(secret), By: a.signers.Load().now.by(), TokenInfo: TokenInfo{
 		ID: id, Role: r.Role, Name: r.Name, Tenant: r.Tenant,
 		Expires: a.clock().Add(time.Duration(r.TTL)).UTC().Truncate(time.Second), Uses: r.Uses, Grant: grant,
 		API: r.API, Kinds: r.Kinds,
@@ -298,11 +300,12 @@ func (a *Authority) Renew(i Identity, csr []byte) (certPEM []byte, err error) {
 
 // certify issues and lists. Needs a.mu.
 func (a *Authority) certify(s *state, i Identity, grant *onpath.NodeGrant, request *x509.CertificateRequest) ([]byte, error) {
-	leaf, err := a.issue(i.URI(), i.Name, request.PublicKey, x509.ExtKeyUsageClientAuth)
+	by := a.signers.Load().now
+	leaf, err := a.issue(by, i.URI(), i.Name, request.PublicKey, x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return nil, err
 	}
-	fresh := []issued{{Key: keyHash(leaf), Expires: leaf.NotAfter, Grant: grant}}
+	fresh := []issued{{Key: keyHash(leaf), Expires: leaf.NotAfter, Grant: grant, By: by.by()}}
 	if i.Role != RoleNode {
 		for _, old := range s.Issued[i.URI()] {
 			if old.Key != fresh[0].Key && a.clock().Before(old.Expires) {
@@ -352,10 +355,20 @@ func (a *Authority) RevokeTenant(tenant string) (revoked []string, err error) {
 	return revoked, err
 }
 
-func (a *Authority) listed(i Identity) bool {
+// accepts refuses whose certificate is not on the list, or suspended.
+func (a *Authority) accepts(i Identity) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.state.lists(i)
+	for _, k := range a.state.Issued[i.URI()] {
+		switch {
+		case k.Key != i.Credential:
+		case k.Suspended:
+			return suspended(fmt.Sprintf("the certificate of %s %s", i.Role, i.Name))
+		default:
+			return nil
+		}
+	}
+	return refused(i)
 }
 
 // taken needs a.mu.
@@ -415,17 +428,4 @@ func randomHex(n int) string {
 	b := make([]byte, n)
 	_, _ = rand.Read(b) // never fails (crypto/rand)
 	return fmt.Sprintf("%x", b)
-}
-
-// DropJoinTokens makes all join tokens unusable, and counts them. A token of a backup may
-// have been used or deleted since.
-func (a *Authority) DropJoinTokens() (n int, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	before := len(a.state.Tokens)
-	err = a.update(func(s *state) error {
-		maps.DeleteFunc(s.Tokens, func(_ string, t token) bool { return !t.API })
-		return nil
-	})
-	return before - len(a.state.Tokens), err
 }

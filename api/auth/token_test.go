@@ -112,7 +112,7 @@ func TestRenewAfterRevocation(t *testing.T) {
 	}
 	_, err = a.Renew(i, request)
 	wantCode(t, err, onpath.CodeForbidden)
-	if a.listed(i) {
+	if accepted(a, i) {
 		t.Error("the revoked key is on the list again")
 	}
 }
@@ -137,8 +137,8 @@ func TestRevokeTenant(t *testing.T) {
 		t.Fatalf("revoked %v, %v", gone, err)
 	}
 	for _, a := range []*Authority{a, authorityAt(t, dir)} {
-		if a.listed(acme) || !a.listed(rival) {
-			t.Errorf("acme's user is listed: %t, the other's: %t", a.listed(acme), a.listed(rival))
+		if accepted(a, acme) || !accepted(a, rival) {
+			t.Errorf("acme's user is listed: %t, the other's: %t", accepted(a, acme), accepted(a, rival))
 		}
 	}
 	request, _ := csr(t, ecKey(t))
@@ -162,7 +162,7 @@ func TestRevokeNotWritten(t *testing.T) {
 	}
 	err = a.Revoke(i.URI())
 	wantCode(t, err, onpath.CodeUnavailable)
-	if !strings.Contains(err.Error(), "cannot be written") || !a.listed(i) {
+	if !strings.Contains(err.Error(), "cannot be written") || !accepted(a, i) {
 		t.Errorf("the list in memory is ahead of the file: %v", err)
 	}
 	if err := os.Rename(dir+".away", dir); err != nil {
@@ -171,24 +171,74 @@ func TestRevokeNotWritten(t *testing.T) {
 	if err := a.Revoke(i.URI()); err != nil {
 		t.Fatalf("again: %v", err)
 	}
-	if a.listed(i) || authorityAt(t, dir).listed(i) {
+	if accepted(a, i) || accepted(authorityAt(t, dir), i) {
 		t.Error("the revoked key is still on the list")
 	}
 }
 
-// TestDropJoinTokens: join tokens that were unused when a backup was made are refused after
-// it is restored; bearer tokens are not.
-func TestDropJoinTokens(t *testing.T) {
-	dir := t.TempDir()
-	a := authorityAt(t, dir)
-	user := TokenRequest{Role: RoleOperator, Name: "ann", Address: "x:1"}
-	secretOf(t, a, user)
-	user.API = true
-	secretOf(t, a, user)
-	if n, err := authorityAt(t, dir).DropJoinTokens(); n != 1 || err != nil {
-		t.Errorf("%d dropped: %v", n, err)
+func accepted(a *Authority, i Identity) bool { return a.accepts(i) == nil }
+
+// TestRestored: of a backup, nodes are accepted and join tokens are not. Users and bearer tokens
+// are suspended until they are resumed, one or all, unless they are to be kept.
+func TestRestored(t *testing.T) {
+	made := func() (dir string, node, user Identity, word string) {
+		dir = t.TempDir()
+		a := authorityAt(t, dir)
+		join := func(r TokenRequest, name string) Identity {
+			request, credential := csr(t, ecKey(t))
+			_, i, err := a.Join(secretOf(t, a, r), name, request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			i.Credential = credential
+			return i
+		}
+		node = join(TokenRequest{Role: RoleNode, Address: "x:1"}, "n1")
+		user = join(TokenRequest{Role: RoleOperator, Name: "ann", Address: "x:1"}, "")
+		secretOf(t, a, TokenRequest{Role: RoleOperator, Name: "eve", Address: "x:1"})
+		word, _, err := a.CreateToken(TokenRequest{Role: RoleViewer, Name: "grafana", Tenant: "acme", Address: "x:1", API: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return dir, node, user, word
 	}
-	if left := authorityAt(t, dir).Tokens(); len(left) != 1 || !left[0].API {
+	dir, node, user, word := made()
+	if n, err := authorityAt(t, dir).Restored(false); n != 2 || err != nil {
+		t.Errorf("%d are suspended, want the user and the bearer token: %v", n, err)
+	}
+	a := authorityAt(t, dir)
+	if left := a.Tokens(); len(left) != 1 || !left[0].API || !left[0].Suspended {
 		t.Errorf("left: %+v", left)
+	}
+	if !accepted(a, node) {
+		t.Error("a node is not accepted")
+	}
+	_, err := a.Bearer(word)
+	for _, err := range []error{err, a.accepts(user)} {
+		if wantCode(t, err, onpath.CodeForbidden); !strings.Contains(err.Error(), "restored") || !strings.Contains(err.Error(), "onpath token resume") {
+			t.Errorf("%v", err)
+		}
+	}
+	if names, err := a.Resume([]string{user.URI()}); err != nil || len(names) != 1 || !accepted(a, user) {
+		t.Errorf("resumed: %v, %v", names, err)
+	}
+	if _, err := a.Resume([]string{user.URI()}); onpath.CodeOf(err) != onpath.CodeNotFound {
+		t.Errorf("resumed again: %v", err)
+	}
+	if names, err := a.Resume(nil); err != nil || len(names) != 1 || len(a.Suspended()) != 0 {
+		t.Errorf("all resumed: %v, %v", names, err)
+	}
+	if _, err := authorityAt(t, dir).Bearer(word); err != nil {
+		t.Error(err)
+	}
+	dir, _, user, word = made()
+	if n, err := authorityAt(t, dir).Restored(true); n != 0 || err != nil {
+		t.Errorf("%d are suspended though they are to be kept: %v", n, err)
+	}
+	if a = authorityAt(t, dir); !accepted(a, user) {
+		t.Error("a user who is to be kept is refused")
+	}
+	if _, err := a.Bearer(word); err != nil {
+		t.Error(err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -36,6 +37,7 @@ type Client struct {
 	holder *auth.Holder // nil on a unix socket
 	remedy string       // where nothing answers
 	local  bool         // by a unix socket
+	renews atomic.Bool  // the certificate is renewed with a request, if it is time: nobody calls KeepFresh
 
 	quietFor, aliveWithin time.Duration // see patience
 }
@@ -52,13 +54,18 @@ func Unix(path string) *Client {
 }
 
 // Remote is a client of the server that h has joined.
-func Remote(h *auth.Holder) *Client { return remote(h.Address(), h.TLS(), h) }
+func Remote(h *auth.Holder) *Client { return remote(h.Address(), h.TLS, h) }
 
-func remote(address string, config *tls.Config, h *auth.Holder) *Client {
+// pinned is a client of the server of an authority, for who has no certificate.
+func pinned(t auth.JoinToken) *Client {
+	return remote(t.Address, func() *tls.Config { return auth.PinnedTLS(t.Pin) }, nil)
+}
+
+func remote(address string, config func() *tls.Config, h *auth.Holder) *Client {
 	c := &Client{name: address, holder: h, quietFor: quietFor, aliveWithin: aliveWithin,
 		remedy: "check that it runs with --listen, and that nothing between blocks it"}
 	c.dial = func(ctx context.Context) (net.Conn, error) {
-		d := &tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlive}, Config: config}
+		d := &tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlive}, Config: config()}
 		return d.DialContext(ctx, "tcp", address)
 	}
 	c.http = &http.Client{Transport: c.transport()}
@@ -72,7 +79,7 @@ func Bearer(word string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := remote(t.Address, auth.PinnedTLS(t.Pin), nil)
+	c := pinned(t)
 	c.http.Transport = bearer{c.http.Transport, strings.TrimSpace(word)}
 	return c, nil
 }
@@ -169,7 +176,9 @@ func Default(server, home, socket string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Remote(h), nil
+	c := Remote(h)
+	c.renews.Store(true)
+	return c, nil
 }
 
 // do sends a request with a JSON body (nil: none) and reads a JSON answer into

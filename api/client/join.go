@@ -29,7 +29,7 @@ func Join(ctx context.Context, word, name, dir string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := remote(t.Address, auth.PinnedTLS(t.Pin), nil)
+	c := pinned(t)
 	defer c.Close()
 	var out wire.Joined
 	err = c.do(ctx, http.MethodPost, "/v1/join", nil, wire.Join{Secret: t.Secret, Name: name, Request: string(request)}, &out)
@@ -60,10 +60,24 @@ func (c *Client) KeepFresh(ctx context.Context, log *slog.Logger) {
 			wait = time.Minute + rand.N(time.Minute)
 		}
 		select {
+		case <-c.holder.News():
 		case <-time.After(min(wait, time.Hour)): // clocks jump and machines sleep
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// freshen renews a user's certificate beside a request, once it is time. If that fails, the next
+// request tries it again.
+func freshen(ctx context.Context, c *Client) {
+	if c.holder == nil || time.Now().Before(c.holder.RenewAt()) || !c.renews.CompareAndSwap(true, false) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	if c.Renew(ctx) != nil {
+		c.renews.Store(true)
 	}
 }
 
@@ -80,7 +94,7 @@ func (c *Client) Renew(ctx context.Context) error {
 	if err := c.do(ctx, http.MethodPost, "/v1/renew", nil, wire.Renew{Request: string(request)}, &out); err != nil {
 		return err
 	}
-	if err := c.holder.Install([]byte(out.Certificate), nil); err != nil {
+	if err := c.holder.Install([]byte(out.Certificate), []byte(out.Authority)); err != nil {
 		return err
 	}
 	c.Close() // the next connection shows the new one

@@ -51,6 +51,7 @@ func (c *Client) ask(r *http.Request) (*http.Response, error) {
 		return nil, c.failed(r.Context(), r.Method, p.reason(err))
 	}
 	answer.Body = heardBody{answer.Body, p}
+	freshen(r.Context(), c)
 	return answer, nil
 }
 

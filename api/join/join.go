@@ -9,6 +9,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/router"
+	"github.com/onpath/onpath/internal/sealed"
 )
 
 // Admission says what nodes are given.
@@ -28,6 +29,13 @@ type Notifications interface {
 	Forget(tenant string) error
 }
 
+// Secrets are the server's own secret, and while it is rotated the one before.
+type Secrets interface {
+	Keys() [][]byte
+	Rotate() error
+	EndRotation() error
+}
+
 // Deps are what the part needs of others.
 type Deps struct {
 	Store         onpath.Store
@@ -36,7 +44,10 @@ type Deps struct {
 	Hub           Sessions
 	Notifications Notifications // nil: there are none
 	Address       string        // where nodes and users reach the server
-	Log           *slog.Logger
+	// Secrets are rotated, and what Sealed has sealed is sealed again; nil: they are not.
+	Secrets Secrets
+	Sealed  *sealed.Box
+	Log     *slog.Logger
 }
 
 // Join lets in, and turns away.
@@ -50,6 +61,7 @@ func Register(rt *router.Router, d Deps) *Join {
 	s := &Join{d: d, router: rt}
 	s.registerAuth()
 	s.registerAccept()
+	s.registerRotation()
 	return s
 }
 

@@ -43,6 +43,7 @@ const (
 	Backup        Verb = "back up the server from elsewhere than its own machine"
 	Tokens        Verb = "make, see or delete join tokens"
 	Revoke        Verb = "revoke certificates"
+	Rotate        Verb = "rotate the server's keys"
 	Metrics       Verb = "read metrics"
 	Move          Verb = "move"
 	Pool          Verb = "see what nodes have promised"

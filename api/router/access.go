@@ -33,7 +33,8 @@ func accesses() map[string]access {
 		rights.Trace: {"trace"}, rights.Verify: {"verify"}, rights.Notifications: {"notifications"}, rights.Audit: {"audit"},
 		rights.Nodes: {"counters", "distances", "usage", "watchFlow"}, rights.Traffic: {"traffic"}, rights.Fault: {"fault"}, rights.Trial: {"trial"},
 		rights.Backup: {"backup"}, rights.Metrics: {"metrics"}, rights.Session: {"session"},
-		rights.Tokens: {"create-token", "list-tokens", "delete-token"}, rights.Revoke: {"revoke"}, rights.Pool: {"capacity"},
+		rights.Tokens: {"create-token", "list-tokens", "delete-token"}, rights.Revoke: {"revoke", "resume", "list-suspended"},
+		rights.Rotate: {"rotation", "rotate"}, rights.Pool: {"capacity"},
 		rights.Account: {"account", "invoice", "postings"}, rights.Money: {"enter-money", "check-ledger", "ledger-days"},
 	} {
 		for _, id := range ids {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
 )
 
 // The largest bodies of requests, in bytes: of one object, and of an apply.
@@ -229,6 +230,34 @@ type Renew struct {
 // (onpath:node/NAME, onpath:user/TENANT/NAME, onpath:operator/NAME).
 type Revoke struct {
 	Identity string `json:"identity"`
+}
+
+// KeyRotation says how far the rotation of the server's keys is.
+type KeyRotation struct {
+	// Authority of certificates; nil: the server has none.
+	Authority *auth.Rotation `json:"authority,omitempty"`
+	// Secret: the server's own secret is being rotated, and the one before is good, too.
+	Secret bool `json:"secret"`
+	// Sealed are the Secrets that only the secret before opens.
+	Sealed []string `json:"sealed,omitempty"`
+}
+
+// Rotate begins the rotation of one of the server's keys, or ends it.
+type Rotate struct {
+	End bool `json:"end,omitempty"`
+	// Force ends it although nodes would have to join again.
+	Force bool `json:"force,omitempty"`
+}
+
+// Resume accepts users and tokens of a restored backup again.
+type Resume struct {
+	// Names are identities and ids of tokens; none: all.
+	Names []string `json:"names,omitempty"`
+}
+
+// Names are identities, and ids of tokens.
+type Names struct {
+	Names []string `json:"names"`
 }
 
 // Version is what the server is.

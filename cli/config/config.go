@@ -3,7 +3,6 @@
 package config
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,7 +18,6 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/manifest"
-	"github.com/onpath/onpath/internal/wholefile"
 )
 
 // Where things are unless a file or flag says otherwise.
@@ -378,32 +376,6 @@ func pools(field string, list []onpath.Prefix) (es onpath.Errors) {
 	}
 	return es
 }
-
-// Secret reads the key kept at path, and makes one the first time.
-func Secret(path string) ([]byte, error) {
-	b, err := os.ReadFile(path)
-	if err == nil && len(b) == secretLength {
-		return b, nil
-	}
-	if err == nil {
-		e := onpath.Errorf(onpath.CodeUnavailable, "%s cannot be used as a key: it has %d bytes, a key has %d", path, len(b), secretLength)
-		e.Remedy = "restore it from a backup; or remove it, and the next start makes another and renews the secrets of all tunnels"
-		return nil, e
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return nil, onpath.Errorf(onpath.CodeUnavailable, "the key cannot be read: %w", err)
-	}
-	b = make([]byte, secretLength)
-	if _, err := rand.Read(b); err != nil {
-		return nil, err
-	}
-	if err := wholefile.Write(path, b, 0o600); err != nil {
-		return nil, onpath.Errorf(onpath.CodeUnavailable, "keep a key: %w", err)
-	}
-	return b, nil
-}
-
-const secretLength = 32
 
 // hostPort checks HOST:PORT; of a listener, HOST is an address of this machine, a
 // name of it, or nothing.

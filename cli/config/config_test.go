@@ -1,9 +1,11 @@
 package config_test
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -176,12 +178,25 @@ func TestParseUplink(t *testing.T) {
 
 func TestSecret(t *testing.T) {
 	p := filepath.Join(t.TempDir(), "secret")
-	first, err := config.Secret(p)
-	if err != nil || len(first) != 32 {
-		t.Fatalf("%x, %v", first, err)
+	s, err := config.OpenSecrets(p)
+	if err != nil || len(s.Keys()) != 1 || len(s.Keys()[0]) != 32 {
+		t.Fatalf("%v, %v", s, err)
 	}
-	if again, err := config.Secret(p); err != nil || string(again) != string(first) {
+	first := s.Keys()[0]
+	if again, err := config.OpenSecrets(p); err != nil || !slices.EqualFunc(again.Keys(), s.Keys(), bytes.Equal) {
 		t.Errorf("another one the second time: %v", err)
+	}
+	if err := s.Rotate(); err != nil || len(s.Keys()) != 2 || !bytes.Equal(s.Keys()[1], first) {
+		t.Errorf("rotated: %v, %v", s.Keys(), err)
+	}
+	if err := s.Rotate(); onpath.CodeOf(err) != onpath.CodeConflict {
+		t.Errorf("rotated twice: %v", err)
+	}
+	if again, err := config.OpenSecrets(p); err != nil || !slices.EqualFunc(again.Keys(), s.Keys(), bytes.Equal) {
+		t.Errorf("a rotation is not kept: %v", err)
+	}
+	if err := s.EndRotation(); err != nil || len(s.Keys()) != 1 || bytes.Equal(s.Keys()[0], first) {
+		t.Errorf("the rotation's end: %v, %v", s.Keys(), err)
 	}
 	if info, _ := os.Stat(p); info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v", info.Mode())
@@ -189,7 +204,7 @@ func TestSecret(t *testing.T) {
 	if err := os.WriteFile(p, []byte("short"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = config.Secret(p)
+	_, err = config.OpenSecrets(p)
 	if err == nil {
 		t.Fatal("a damaged key was replaced or used")
 	}

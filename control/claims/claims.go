@@ -48,12 +48,12 @@ type Hub interface {
 
 // Options of Claims.
 type Options struct {
-	Store  onpath.Store
-	Hub    Hub
-	Clock  onpath.Clock
-	After  timer.After
-	Secret []byte // passwords are made with it
-	Events *events.Log
+	Store   onpath.Store
+	Hub     Hub
+	Clock   onpath.Clock
+	After   timer.After
+	Secrets func() [][]byte // passwords are made with them, the newest first; those of others are good, too
+	Events  *events.Log
 }
 
 // Claims asks for what claims rest on, and writes how they stand. Make one with New.
@@ -265,15 +265,19 @@ func (c *Claims) proveOne(ctx context.Context, p *onpath.PrefixClaim) {
 		c.mu.Unlock()
 		given(next, state, c.o.Clock())
 	} else {
-		password := c.password(p)
+		passwords := c.passwords(p)
 		answer := onpath.PasswordAnswer{Saw: "it has just been made"}
-		if p.Status.Password == password { // else its tenant reads it first
-			answer = c.askGateways(ctx, p, password)
+		for _, password := range passwords {
+			// What its tenant has not read yet is not asked for. While the server's secret is
+			// rotated, the password before is good, too.
+			if known := p.Status.Password == password || password != passwords[0] && p.Status.State != ""; known && !answer.Proved {
+				answer = c.askGateways(ctx, p, password)
+			}
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		next.Status.Password = password
+		next.Status.Password = passwords[0]
 		settleClaim(next, answer, c.o.Clock())
 	}
 	changes := []onpath.Change{{Key: onpath.KeyOf(p), Object: next, Version: p.Metadata.Version}}
@@ -338,9 +342,16 @@ func settleClaim(p *onpath.PrefixClaim, a onpath.PasswordAnswer, now time.Time) 
 	}
 }
 
-// password is a claim's own: another claim, or one made anew, has another.
-func (c *Claims) password(p *onpath.PrefixClaim) string {
-	h := hmac.New(sha256.New, c.o.Secret)
+// passwords are a claim's own, the newest first: another claim, or one made anew, has others.
+func (c *Claims) passwords(p *onpath.PrefixClaim) (out []string) {
+	for _, secret := range c.o.Secrets() {
+		out = append(out, password(secret, p))
+	}
+	return out
+}
+
+func password(secret []byte, p *onpath.PrefixClaim) string {
+	h := hmac.New(sha256.New, secret)
 	for _, part := range []string{"claim", p.Metadata.Tenant, p.Metadata.Name, p.Metadata.UID, p.Spec.Prefix.String()} {
 		fmt.Fprintf(h, "%d:%s", len(part), part)
 	}

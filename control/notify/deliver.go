@@ -27,10 +27,11 @@ type WebhookOptions struct {
 	Underlay func(context.Context) ([]netip.Addr, error)
 	// Allowed are targets beside public addresses.
 	Allowed []netip.Prefix
-	// Secret is the server's own, the same at every start.
-	Secret []byte
-	Log    *slog.Logger
-	Now    func() time.Time
+	// Secrets are the server's own, the same at every start, the newest first. While there is
+	// more than one, each notification is signed for all.
+	Secrets func() [][]byte
+	Log     *slog.Logger
+	Now     func() time.Time
 }
 
 // Webhooks sends notifications to where their tenants want them. The keeper's files are
@@ -47,16 +48,15 @@ type Webhooks struct {
 
 // hook is a webhook at work.
 type hook struct {
-	all    *Webhooks
-	w      *onpath.Webhook
-	secret []byte
-	shelf  *shelf
-	path   string // of the file with the position
-	stop   context.CancelFunc
-	done   chan struct{}
-	mu     sync.Mutex
-	at     position
-	state  onpath.WebhookState // Failures and Message
+	all   *Webhooks
+	w     *onpath.Webhook
+	shelf *shelf
+	path  string // of the file with the position
+	stop  context.CancelFunc
+	done  chan struct{}
+	mu    sync.Mutex
+	at    position
+	state onpath.WebhookState // Failures and Message
 }
 
 // position is how far a webhook is in its tenant's notifications.
@@ -129,7 +129,7 @@ func (h *Webhooks) begin(ctx context.Context, w *onpath.Webhook) (*hook, error) 
 	if err != nil {
 		return nil, err
 	}
-	x := &hook{all: h, w: w, secret: secretOf(h.o.Secret, w), shelf: s, done: make(chan struct{}),
+	x := &hook{all: h, w: w, shelf: s, done: make(chan struct{}),
 		path: filepath.Join(h.o.Keeper.dir, w.Metadata.Tenant, "webhook-"+w.Metadata.Name+".json")}
 	b, err := os.ReadFile(x.path)
 	if err == nil {
@@ -220,7 +220,7 @@ func (x *hook) pass(ctx context.Context, line []byte) error {
 			x.note(func() { x.at.Dropped++ })
 			return nil
 		}
-		err := post(ctx, x.all.client, x.w, x.secret, n, x.all.o.Now())
+		err := post(ctx, x.all.client, x.w, secretsOf(x.all.o.Secrets(), x.w), n, x.all.o.Now())
 		if err == nil {
 			x.note(func() { x.at.Sent++; x.state.Failures, x.state.Message = 0, "" })
 			return nil
@@ -255,6 +255,6 @@ func (h *Webhooks) State(w *onpath.Webhook) onpath.WebhookState {
 	if x != nil && x.at.UID == w.Metadata.UID {
 		x.note(func() { s = x.state; s.Sent, s.Dropped = x.at.Sent, x.at.Dropped })
 	}
-	s.Secret = secretText(secretOf(h.o.Secret, w))
+	s.Secret = secretText(secretsOf(h.o.Secrets(), w)[0])
 	return s
 }

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -27,12 +28,15 @@ const (
 	longestReason = 300 // bytes of what is told of a failure
 )
 
-// secretOf is what a Webhook signs with. It is made from the server's own secret, so that
-// no object, history or log has it.
-func secretOf(server []byte, w *onpath.Webhook) []byte {
-	h := hmac.New(sha256.New, server)
-	fmt.Fprintf(h, "webhook\x00%s\x00%d", w.Metadata.UID, w.Spec.SecretVersion)
-	return h.Sum(nil)
+// secretsOf is what a Webhook signs with. They are made from the server's own secrets, so that
+// no object, history or log has them.
+func secretsOf(server [][]byte, w *onpath.Webhook) (out [][]byte) {
+	for _, secret := range server {
+		h := hmac.New(sha256.New, secret)
+		fmt.Fprintf(h, "webhook\x00%s\x00%d", w.Metadata.UID, w.Spec.SecretVersion)
+		out = append(out, h.Sum(nil))
+	}
+	return out
 }
 
 // secretText is a secret as receivers get it (Standard Webhooks, "Secret serialization").
@@ -54,7 +58,15 @@ func messageID(n onpath.Notification) string {
 	return "msg_" + hex.EncodeToString(sum[:16])
 }
 
-// sign is the value of webhook-signature.
+// signAll is the value of webhook-signature: one for each secret, the newest first.
+func signAll(secrets [][]byte, id, timestamp string, body []byte) string {
+	var all []string
+	for _, secret := range secrets {
+		all = append(all, sign(secret, id, timestamp, body))
+	}
+	return strings.Join(all, " ")
+}
+
 func sign(secret []byte, id, timestamp string, body []byte) string {
 	h := hmac.New(sha256.New, secret)
 	fmt.Fprintf(h, "%s.%s.%s", id, timestamp, body)
@@ -73,7 +85,7 @@ func newClient(t *targets) *http.Client {
 
 // post sends one notification once. Its errors say nothing of the URL, which may have a
 // password.
-func post(ctx context.Context, c *http.Client, w *onpath.Webhook, secret []byte, n onpath.Notification, now time.Time) error {
+func post(ctx context.Context, c *http.Client, w *onpath.Webhook, secrets [][]byte, n onpath.Notification, now time.Time) error {
 	body, err := json.Marshal(message{Type: "notification", Timestamp: n.Time, Data: n})
 	if err != nil {
 		return err
@@ -87,7 +99,7 @@ func post(ctx context.Context, c *http.Client, w *onpath.Webhook, secret []byte,
 	r.Header.Set("User-Agent", "onpath")
 	r.Header.Set("webhook-id", id)
 	r.Header.Set("webhook-timestamp", timestamp)
-	r.Header.Set("webhook-signature", sign(secret, id, timestamp, body))
+	r.Header.Set("webhook-signature", signAll(secrets, id, timestamp, body))
 	answer, err := c.Do(r)
 	if err != nil {
 		var at *url.Error

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -28,6 +29,18 @@ func TestSign(t *testing.T) {
 	got := sign(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", []byte(`{"test": 2432232314}`))
 	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; got != want {
 		t.Errorf("%s, must be %s", got, want)
+	}
+}
+
+// TestSignedForAll: while the server's secret is rotated, a receiver that has either webhook
+// secret finds its signature.
+func TestSignedForAll(t *testing.T) {
+	secrets := secretsOf([][]byte{[]byte("new"), []byte("old")}, webhook("https://example.net"))
+	all := signAll(secrets, "msg_1", "1", []byte("x"))
+	for _, secret := range secrets {
+		if !slices.Contains(strings.Fields(all), sign(secret, "msg_1", "1", []byte("x"))) {
+			t.Errorf("%q lacks a signature", all)
+		}
 	}
 }
 
@@ -131,7 +144,7 @@ func start(t *testing.T, dir string, w *onpath.Webhook, log io.Writer, allowed .
 	for _, a := range allowed {
 		may = append(may, netip.MustParsePrefix(a))
 	}
-	h.hooks = NewWebhooks(WebhookOptions{Keeper: h.Keeper, Allowed: may, Secret: []byte("the server's"),
+	h.hooks = NewWebhooks(WebhookOptions{Keeper: h.Keeper, Allowed: may, Secrets: func() [][]byte { return [][]byte{[]byte("the server's")} },
 		Log: slog.New(slog.NewTextHandler(log, nil)), Now: func() time.Time { return time.Unix(100, 0) },
 		List: func(context.Context) ([]*onpath.Webhook, error) { return []*onpath.Webhook{w}, nil },
 		Underlay: func(context.Context) ([]netip.Addr, error) {
@@ -259,7 +272,7 @@ func TestWebhookRefused(t *testing.T) {
 	for _, u := range []string{url, strings.Replace(url, "127.0.0.1", "localhost", 1)} {
 		w := webhook(u)
 		client := newClient(&targets{underlay: nobody, own: net.InterfaceAddrs})
-		err := post(t.Context(), client, w, []byte("x"), said(1, "a", "one").Said, time.Now())
+		err := post(t.Context(), client, w, [][]byte{[]byte("x")}, said(1, "a", "one").Said, time.Now())
 		if err == nil || onpath.CodeOf(err) != onpath.CodeForbidden && !strings.Contains(fmt.Sprint(err), "may not lead to") ||
 			strings.Contains(fmt.Sprint(err), "hush") {
 			t.Errorf("%s: %v", u, err)
