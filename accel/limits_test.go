@@ -184,7 +184,7 @@ func TestSilentLegs(t *testing.T) {
 	if n := waiting(); n > maxHeaders {
 		t.Errorf("%d connections wait for a header, at most %d may", n, maxHeaders)
 	}
-	_ = silent[0].SetReadDeadline(time.Now().Add(time.Second))
+	_ = silent[0].SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := silent[0].Read(make([]byte, 1)); err == nil || isTimeout(err) {
 		t.Errorf("the one that has waited longest is told %v, want a reset", err)
 	}

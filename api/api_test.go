@@ -32,6 +32,7 @@ import (
 
 // controller is a Controller that refuses chains called "bad".
 type controller struct {
+	begins   chan<- string // told of what does not end
 	mu       sync.Mutex
 	hub      *session.Hub
 	asked    onpath.TraceRequest
@@ -118,6 +119,7 @@ func (c *controller) Preview(_ context.Context, changes []onpath.Change) (*onpat
 
 func (c *controller) WatchFlow(ctx context.Context, r onpath.WatchRequest) (*onpath.FlowWatch, error) {
 	if r.Gateway == "slow" {
+		c.begins <- "watchflow"
 		<-ctx.Done()
 	}
 	if ctx.Err() != nil {
@@ -165,6 +167,8 @@ type world struct {
 	hub        *session.Hub
 	address    string
 	clock      *clock
+	passed     int         // how often pass was called
+	asked      chan string // what an endless node, and a slow controller, is asked
 	operator   *client.Client
 	stop       func()
 	cut        func() // stops the server, and leaves the sessions for stop
@@ -190,7 +194,8 @@ func (c *clock) advance(d time.Duration) {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), controller: &controller{}, clock: &clock{}}
+	w := &world{t: t, dir: t.TempDir(), clock: &clock{}, asked: make(chan string, 100)}
+	w.controller = &controller{begins: w.asked}
 	w.store = mem.New(mem.Options{Clock: w.clock.now, Keep: 1000})
 	w.wrapped = w.store
 	w.start()

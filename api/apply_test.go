@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -159,6 +160,27 @@ func (w *world) await(name, want string) {
 	w.t.Fatalf("hosts %s has %s, want %s", name, w.addressOf(name), want)
 }
 
+// pass has so much time pass for changes that wait for their confirmation.
+func (w *world) pass(d time.Duration) {
+	w.t.Helper()
+	w.clock.advance(d)
+	_, err := w.operator.Apply(w.t.Context(), []onpath.Object{hosts("other", "last", fmt.Sprintf("10.1.0.%d", 1+w.passed))},
+		client.ApplyOptions{Confirm: 24 * time.Hour}) // who waits for deadlines looks at all of them
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.passed++
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		all, err := w.operator.Unconfirmed(w.t.Context())
+		if err != nil || time.Now().After(end) {
+			w.t.Fatalf("%+v wait, %v", all, err)
+		}
+		if !slices.ContainsFunc(all, func(u wire.Unconfirmed) bool { return !u.Deadline.After(w.clock.now()) }) {
+			return
+		}
+	}
+}
+
 func TestConfirm(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
@@ -171,12 +193,13 @@ func TestConfirm(t *testing.T) {
 		return a
 	}
 	apply(client.ApplyOptions{}, hosts("a", "changed", "10.0.0.1"), hosts("a", "deleted", "10.0.0.1"), hosts("a", "touched", "10.0.0.1"))
-	soon := client.ApplyOptions{Confirm: time.Second, Delete: []onpath.Key{{Kind: onpath.KindHosts, Tenant: "a", Name: "deleted"}}}
+	soon := client.ApplyOptions{Confirm: time.Hour, Delete: []onpath.Key{{Kind: onpath.KindHosts, Tenant: "a", Name: "deleted"}}}
 	apply(soon, hosts("a", "changed", "10.0.0.2"), hosts("a", "new", "10.0.0.2"), hosts("a", "touched", "10.0.0.2"))
 	apply(client.ApplyOptions{}, hosts("a", "touched", "10.0.0.3")) // by somebody else meanwhile
 	w.await("changed", "10.0.0.2")
 	// The server is killed and comes back: it still undoes it.
 	w.stop()
+	w.clock.advance(time.Hour)
 	w.start()
 	w.await("changed", "10.0.0.1")
 	w.await("deleted", "10.0.0.1")
@@ -199,7 +222,7 @@ func TestConfirm(t *testing.T) {
 		}
 	}
 
-	a := apply(client.ApplyOptions{Confirm: time.Second}, hosts("a", "changed", "10.0.0.4"))
+	a := apply(client.ApplyOptions{Confirm: time.Hour}, hosts("a", "changed", "10.0.0.4"))
 	if a.Confirm == nil {
 		t.Fatal("nothing to confirm")
 	}
@@ -207,7 +230,7 @@ func TestConfirm(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantCode(t, w.operator.Confirm(ctx, a.Confirm.ID), onpath.CodeNotFound)
-	time.Sleep(1500 * time.Millisecond)
+	w.pass(2 * time.Hour)
 	w.await("changed", "10.0.0.4")
 	if a := apply(client.ApplyOptions{Confirm: time.Second}, hosts("a", "changed", "10.0.0.4")); a.Confirm != nil {
 		t.Error("an apply without changes waits for a confirmation")
@@ -223,12 +246,12 @@ func TestConfirmTwice(t *testing.T) {
 		confirmed      int // which of the two; 0: none
 		existed, bring string
 	}{
-		{"the first ends first", time.Second, 2 * time.Second, 0, "10.0.0.1", "10.0.0.1"},
-		{"the second ends first", 2 * time.Second, time.Second, 0, "10.0.0.1", "10.0.0.1"},
-		{"nothing was there, the first ends first", time.Second, 2 * time.Second, 0, "", "none"},
-		{"nothing was there, the second ends first", 2 * time.Second, time.Second, 0, "", "none"},
-		{"the first is confirmed", 2 * time.Second, time.Second, 1, "10.0.0.1", "10.0.0.2"},
-		{"the second is confirmed", time.Second, 2 * time.Second, 2, "10.0.0.1", "10.0.0.3"},
+		{"the first ends first", time.Hour, 2 * time.Hour, 0, "10.0.0.1", "10.0.0.1"},
+		{"the second ends first", 2 * time.Hour, time.Hour, 0, "10.0.0.1", "10.0.0.1"},
+		{"nothing was there, the first ends first", time.Hour, 2 * time.Hour, 0, "", "none"},
+		{"nothing was there, the second ends first", 2 * time.Hour, time.Hour, 0, "", "none"},
+		{"the first is confirmed", 2 * time.Hour, time.Hour, 1, "10.0.0.1", "10.0.0.2"},
+		{"the second is confirmed", time.Hour, 2 * time.Hour, 2, "10.0.0.1", "10.0.0.3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -254,7 +277,8 @@ func TestConfirmTwice(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			time.Sleep(2200 * time.Millisecond)
+			w.pass(90 * time.Minute)
+			w.pass(time.Hour)
 			w.await("h", c.bring)
 		})
 	}
@@ -304,6 +328,9 @@ func TestConfirmAtTheEnd(t *testing.T) {
 			} else if err != nil {
 				t.Error(err)
 			}
+			for end := time.Now().Add(time.Minute); w.addressOf(name) != want && time.Now().Before(end); {
+				time.Sleep(10 * time.Millisecond)
+			}
 			time.Sleep(50 * time.Millisecond)
 			if got := w.addressOf(name); got != want {
 				t.Errorf("%s: confirmed %v, and it has %s", name, want != "none", got)
@@ -323,6 +350,9 @@ func TestConfirmNeeded(t *testing.T) {
 	}
 	w.await("other", "none")
 	w.await("needed", "10.0.0.1")
+	for end := time.Now().Add(time.Minute); w.controller.heard(w.controller.needed) == "" && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond) // it is told just after it is done
+	}
 	if told := w.controller.heard(w.controller.needed); !strings.Contains(told, "used by chain a/web") {
 		t.Errorf("of what stays it is told %q", told)
 	}

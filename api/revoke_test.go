@@ -55,7 +55,8 @@ func TestRevokedStreams(t *testing.T) {
 				return ended
 			}
 			alices, bobs := open(w.user("acme")), open(bob)
-			time.Sleep(50 * time.Millisecond) // a command's connection
+			w.begun(string(onpath.OpExec), name == "exec")
+			w.begun(string(onpath.OpExec), name == "exec")
 			if err := w.operator.Revoke(ctx, "onpath:user/acme/alice"); err != nil {
 				t.Fatal(err)
 			}

@@ -20,11 +20,14 @@ import (
 
 // endless is a node whose answers have no end: it begins each, and goes on until
 // nobody wants it any more.
-type endless struct{}
+type endless struct {
+	asked chan<- string // each operation that begins
+}
 
 func (endless) Plan(context.Context, *onpath.NodePlan) {}
 
-func (endless) Serve(ctx context.Context, op onpath.NodeOp, _ json.RawMessage, stream io.ReadWriteCloser) error {
+func (e endless) Serve(ctx context.Context, op onpath.NodeOp, _ json.RawMessage, stream io.ReadWriteCloser) error {
+	e.asked <- string(op)
 	switch op {
 	case onpath.OpLogs:
 		_, _ = stream.Write([]byte("a line\n"))
@@ -93,7 +96,7 @@ func TestStreamsCutShort(t *testing.T) {
 				case err := <-ended:
 					t.Fatalf("it ended before it was cut: %v", err)
 				}
-				time.Sleep(50 * time.Millisecond) // a command's connection
+				w.begun(string(onpath.OpExec), name == "exec")
 				cut.do(w, end, sever)
 				err := <-ended
 				want := strings.ReplaceAll(cut.want, "%", name)
@@ -131,7 +134,7 @@ func TestRequestsCutShort(t *testing.T) {
 			defer c.Close()
 			ended := make(chan error, 1)
 			go func() { ended <- ask(t.Context(), c) }()
-			time.Sleep(200 * time.Millisecond)
+			w.begun(map[string]string{"watchflow": "watchflow", "counters": string(onpath.OpCounters)}[name], true)
 			w.cut() // sessions end last, as in the program
 			err := <-ended
 			if onpath.CodeOf(err) != onpath.CodeUnavailable || !strings.Contains(err.Error(), "the server stops; try again") {
@@ -160,7 +163,7 @@ func (w *world) endlessNode() (end, sever func()) {
 		return c, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := session.Dial(ctx, session.Options{Connect: connect, Hello: func() onpath.NodeHello { return onpath.NodeHello{Node: "n1"} }}, endless{})
+	s := session.Dial(ctx, session.Options{Connect: connect, Hello: func() onpath.NodeHello { return onpath.NodeHello{Node: "n1"} }}, endless{w.asked})
 	end = func() { cancel(); <-s.Done() }
 	w.t.Cleanup(end)
 	<-w.nodes.connected
@@ -179,6 +182,21 @@ func (w *world) endlessNode() (end, sever func()) {
 			_ = c.Close()
 		}
 	}
+}
+
+// begun waits until the node or the controller is asked so, if it is to be, and the answer's
+// connection is there.
+func (w *world) begun(op string, asked bool) {
+	w.t.Helper()
+	for asked {
+		select {
+		case now := <-w.asked:
+			asked = now != op
+		case <-time.After(time.Minute):
+			w.t.Fatalf("nobody is asked for %s", op)
+		}
+	}
+	time.Sleep(50 * time.Millisecond)
 }
 
 // begun tells when the first bytes come.

@@ -73,7 +73,9 @@ func TestTroubles(t *testing.T) {
 	}
 	pushed := 0
 	good := func() { pushed++; _ = push(100+0.1*float64(pushed%7), 0) }
-	reaches(onpath.ScalingHeld, "the first value is awaited", nothing)
+	s.until("the first value is awaited", func() bool { // no time passes: it does not wait for long
+		return scaling().Phase == onpath.ScalingHeld && strings.Contains(scaling().Message, "the first value is awaited")
+	})
 	reaches(onpath.ScalingStopped, "no value has come", nothing)
 	reaches(onpath.ScalingWatching, "", good)
 	reaches(onpath.ScalingStopped, "no value has come for 20s", nothing)

@@ -43,7 +43,7 @@ func TestMirrorsForwardNothing(t *testing.T) {
 		seen   int
 	}{{false, 2}, {true, 1}, {false, 2}, {true, 1}} {
 		serve(step.mirror)
-		if got := b.seenInside(b.nsOf("ids"), 16); got != step.seen {
+		if got := b.seenInside(b.nsOf("ids"), 16, step.seen); got != step.seen {
 			t.Errorf("who listens saw a packet %d times, must %d times; mirror: %v", got, step.seen, step.mirror)
 		}
 	}
@@ -59,8 +59,8 @@ func TestMirrorsForwardNothing(t *testing.T) {
 }
 
 // seenInside sends one packet into the instance and counts how often AF_PACKET sees it there,
-// coming and going.
-func (b *fixture) seenInside(ns string, v onpath.VportID) (seen int) {
+// coming and going: it waits for so many, and whether more come.
+func (b *fixture) seenInside(ns string, v onpath.VportID, want int) (seen int) {
 	b.t.Helper()
 	inside, out := b.rawSocket(ns, "eth0"), b.rawSocket(b.host, onpath.DeviceName(v))
 	defer unix.Close(inside)
@@ -74,14 +74,16 @@ func (b *fixture) seenInside(ns string, v onpath.VportID) (seen int) {
 		b.t.Fatal(err)
 	}
 	buf := make([]byte, 2048)
-	for until := time.Now().Add(300 * time.Millisecond); time.Now().Before(until); {
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); {
 		n, _, err := unix.Recvfrom(inside, buf, 0)
 		switch {
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
 		case err != nil:
 			b.t.Fatal(err)
 		case n >= 34 && bytes.Equal(buf[26:34], p[12:20]):
-			seen++
+			if seen++; seen == want {
+				until = time.Now().Add(200 * time.Millisecond)
+			}
 		}
 	}
 	return seen
@@ -136,7 +138,7 @@ func TestKernelOfEngineForwardsNothing(t *testing.T) {
 			t.Errorf("%s is %s", key, got)
 		}
 	}
-	if got := b.seenInside(in, 16); got != 1 {
+	if got := b.seenInside(in, 16, 1); got != 1 {
 		t.Errorf("a packet that no engine takes was seen %d times, must come in and go nowhere", got)
 	}
 }

@@ -81,6 +81,7 @@ func TestUplinksAndForwarding(t *testing.T) {
 func TestAddresses(t *testing.T) {
 	b := newFixture(t)
 	b.station("a", "cl0", []string{"10.255.0.7/24", "2001:db8::7/64"}, []string{"10.255.0.8/24", "2001:db8::8/64"})
+	b.clock = newManualClock() // it would look every 10 s without the kernel's word
 	r := b.run()
 	has := func(want string) func() bool {
 		return func() bool { return fmt.Sprint(r.server.last().Addresses) == want }
@@ -88,12 +89,8 @@ func TestAddresses(t *testing.T) {
 	b.until("the addresses are reported", has("[10.255.0.7 2001:db8::7]"))
 	h := b.netlink(b.host)
 	defer h.Close()
-	begun := time.Now()
 	address(t, h, "cl0", []string{"192.0.2.9/32"})
 	b.until("one that comes is reported", has("[10.255.0.7 192.0.2.9 2001:db8::7]"))
-	if took := time.Since(begun); took > 8*time.Second { // it looks every 10 s in any case
-		t.Errorf("that took %v: the kernel's word was not heard", took)
-	}
 }
 
 func TestHostFirewall(t *testing.T) {
@@ -269,6 +266,7 @@ func TestDeviceMadeAnew(t *testing.T) {
 	h := b.netlink(b.host)
 	defer h.Close()
 	address(t, h, "under0", []string{"10.255.0.7/24"})
+	b.clock = newManualClock() // it would look every 10 s without the kernel's word
 	r := b.run()
 	p := uplinkPlan(1, true, "cl0")
 	p.Datapath.Underlay.Address = b.spec.Underlay.Address
@@ -304,12 +302,8 @@ func TestDeviceMadeAnew(t *testing.T) {
 	} {
 		b.settled()
 		before := b.path.count()
-		began := time.Now()
 		step.do()
 		b.until(step.what+": it is applied again", func() bool { return b.path.count() > before })
-		if took := time.Since(began); took > 8*time.Second { // it looks every 10 s in any case
-			t.Errorf("%s: that took %v: the kernel's word was not heard", step.what, took)
-		}
 	}
 	b.settled()
 	before := b.path.count()

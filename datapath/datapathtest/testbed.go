@@ -28,7 +28,7 @@ const (
 	sideNet   = "up2"
 	// patience is how long the exam waits for what must come, quietTime for
 	// what must not.
-	patience  = 10 * time.Second
+	patience  = time.Minute
 	quietTime = 60 * time.Millisecond
 )
 

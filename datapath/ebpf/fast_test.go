@@ -76,7 +76,7 @@ func datagram(port byte) []byte {
 func (c *crossing) cross(port byte) datapathtest.Frame {
 	c.t.Helper()
 	c.Send("gw", "up0", datapathtest.Frame{Packet: datagram(port)})
-	f, ok := c.Receive("gw", "up1", 5*time.Second)
+	f, ok := c.Receive("gw", "up1", time.Minute)
 	if !ok {
 		c.t.Fatal("a packet did not arrive")
 	}
@@ -156,7 +156,8 @@ func TestFastKeepsUsed(t *testing.T) {
 	c.cfg.Paths[0].Idle.UDP = onpath.Duration(4 * time.Second)
 	c.apply()
 	sent := uint64(0)
-	for until := time.Now().Add(7 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
+	carried := func() uint64 { return c.uplink("up0").Carried }
+	for began := time.Now(); time.Since(began) < 7*time.Second || carried() < sent/2 && time.Since(began) < time.Minute; time.Sleep(50 * time.Millisecond) {
 		c.cross(1)
 		sent++
 	}

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -34,7 +33,9 @@ func TestResize(t *testing.T) {
 	sources := c.answer("10.9.0.2:5000", "[2001:db8:9::2]:5000")
 	steered := c.talk(flows, "10.9.0.2:5000", "[2001:db8:9::2]:5000")
 	own := c.talkFrom(filepath.Join(c.dir, "i16"), flows, "10.9.0.2:5000")
-	time.Sleep(300 * time.Millisecond)
+	for _, v := range []*conversation{steered, own} {
+		v.more(t, 10)
+	}
 	before := sources.forget()
 	size := gw.dp.FlowTableSize()
 	for _, next := range []int{4 * size, size / 2} {
@@ -46,7 +47,9 @@ func TestResize(t *testing.T) {
 		if got := gw.dp.FlowTableSize(); got != next {
 			t.Errorf("the table has capacity for %d entries, must have for %d", got, next)
 		}
-		time.Sleep(300 * time.Millisecond)
+		for _, v := range []*conversation{steered, own} {
+			v.more(t, 10)
+		}
 		c.must(gw.dp.Close())
 		if gw.dp = c.openWith(gw, next); gw.dp.Succeeds() {
 			t.Errorf("the table of %d entries is made anew though its size is as wanted", next)

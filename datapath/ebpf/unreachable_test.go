@@ -42,26 +42,30 @@ func TestUnreachable(t *testing.T) {
 	})
 	var all sync.WaitGroup
 	for to, want := range map[string]struct {
-		err    error
-		within [2]time.Duration
+		err   error
+		least time.Duration // what the kernel waits for a neighbour; the client itself waits for minutes
 	}{
-		"10.9.0.77:80":         {syscall.EHOSTUNREACH, [2]time.Duration{2500 * time.Millisecond, 6 * time.Second}},
-		"[2001:db8:9::77]:80":  {syscall.EHOSTUNREACH, [2]time.Duration{2500 * time.Millisecond, 6 * time.Second}},
-		"10.9.1.2:80":          {syscall.EHOSTUNREACH, [2]time.Duration{0, 2 * time.Second}},
-		"10.9.2.2:80":          {syscall.EHOSTUNREACH, [2]time.Duration{0, 2 * time.Second}}, // 3/13, as Linux takes it
-		"10.9.3.2:80":          {nil, [2]time.Duration{}},
-		"10.9.4.2:80":          {syscall.ENETUNREACH, [2]time.Duration{0, 2 * time.Second}},
-		"[2001:db8:9:1::2]:80": {syscall.ENETUNREACH, [2]time.Duration{0, 2 * time.Second}},
-		"[2001:db8:9:2::2]:80": {syscall.EACCES, [2]time.Duration{0, 2 * time.Second}},
-		"[2001:db8:9:3::2]:80": {nil, [2]time.Duration{}},
-		"[2001:db8:9:4::2]:80": {syscall.ENETUNREACH, [2]time.Duration{0, 2 * time.Second}},
+		"10.9.0.77:80":         {syscall.EHOSTUNREACH, 2500 * time.Millisecond},
+		"[2001:db8:9::77]:80":  {syscall.EHOSTUNREACH, 2500 * time.Millisecond},
+		"10.9.1.2:80":          {syscall.EHOSTUNREACH, 0},
+		"10.9.2.2:80":          {syscall.EHOSTUNREACH, 0}, // 3/13, as Linux takes it
+		"10.9.3.2:80":          {nil, 0},
+		"10.9.4.2:80":          {syscall.ENETUNREACH, 0},
+		"[2001:db8:9:1::2]:80": {syscall.ENETUNREACH, 0},
+		"[2001:db8:9:2::2]:80": {syscall.EACCES, 0},
+		"[2001:db8:9:3::2]:80": {nil, 0},
+		"[2001:db8:9:4::2]:80": {syscall.ENETUNREACH, 0},
 	} {
 		all.Go(func() {
 			began := time.Now()
 			var err error
 			failed := netnsrun.Do(c.client, func() error {
 				var conn net.Conn
-				conn, err = net.DialTimeout("tcp", to, 5*time.Second)
+				patience := time.Minute
+				if want.err == nil {
+					patience = 5 * time.Second
+				}
+				conn, err = net.DialTimeout("tcp", to, patience)
 				if err == nil {
 					conn.Close()
 				}
@@ -76,8 +80,8 @@ func TestUnreachable(t *testing.T) {
 				t.Errorf("a connection to %s, which nobody must tell of, ends with %v after %v", to, err, took)
 			case want.err != nil && !errors.Is(err, want.err):
 				t.Errorf("a connection to %s ends with %v after %v, must end with %v", to, err, took, want.err)
-			case want.err != nil && (took < want.within[0] || took > want.within[1]):
-				t.Errorf("a connection to %s ends after %v, must end after %v to %v", to, took, want.within[0], want.within[1])
+			case want.err != nil && took < want.least:
+				t.Errorf("a connection to %s ends after %v, must not before %v", to, took, want.least)
 			}
 		})
 	}
@@ -108,7 +112,7 @@ func TestUnreachable(t *testing.T) {
 		return netlink.AddrAdd(link, a)
 	})
 	c.serve("tcp", netip.MustParseAddrPort("10.9.0.77:80").String())
-	until := time.Now().Add(5 * time.Second)
+	until := time.Now().Add(time.Minute)
 	for {
 		err := netnsrun.Do(c.client, func() error {
 			conn, err := net.DialTimeout("tcp", "10.9.0.77:80", time.Second)
@@ -121,7 +125,7 @@ func TestUnreachable(t *testing.T) {
 			return
 		}
 		if time.Now().After(until) {
-			t.Fatalf("five seconds after the neighbour came: %v", err)
+			t.Fatalf("a minute after the neighbour came: %v", err)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

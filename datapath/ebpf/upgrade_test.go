@@ -53,20 +53,21 @@ func (c *testbed) upgrade() {
 	c.answer("10.9.0.2:5000", "[2001:db8:9::2]:5000")
 	live := c.talk(20, "10.9.0.2:5000", "[2001:db8:9::2]:5000")
 	idle := c.talk(2, "10.9.0.2:5000")
-	time.Sleep(300 * time.Millisecond)
+	idle.more(t, 10)
+	live.more(t, 10)
 	idle.end()
 	before := c.out("gw", 16)
 	c.in(gw.ns, func() error { return gw.dp.BecomeFormer(formerObject) })
-	time.Sleep(300 * time.Millisecond)
+	live.more(t, 10)
 
 	gw.dp = c.open(gw)
-	time.Sleep(300 * time.Millisecond) // the older version goes on
+	live.more(t, 10) // the older version goes on
 	c.must(gw.dp.Close())
 	if gw.dp = c.open(gw); !gw.dp.Succeeds() {
 		t.Fatal("the maps of the older version are taken for this one's")
 	}
 	c.apply(toServers(), short, element(16, 16, 17, 17))
-	time.Sleep(500 * time.Millisecond)
+	live.more(t, 20)
 	if sent, lost := live.end(), live.lost(); lost != 0 {
 		t.Errorf("%d of %d packets were lost", lost, sent)
 		c.dump()
@@ -80,7 +81,7 @@ func (c *testbed) upgrade() {
 		t.Errorf("the counter of instance 16 went from %d to %d", before, n)
 	}
 	fresh := c.talk(20, "10.9.0.2:5000")
-	time.Sleep(200 * time.Millisecond)
+	fresh.more(t, 5)
 	fresh.end()
 	if fresh.lost() != 0 || c.out("gw", 17) == 0 {
 		t.Errorf("%d packets of new flows were lost, and instance 17 got %d", fresh.lost(), c.out("gw", 17))
@@ -144,10 +145,10 @@ func TestUpgradeTranslations(t *testing.T) {
 	c.apply(toServers(), translate, element(16, 16))
 	sources := c.answer("10.9.0.2:5000", "[2001:db8:9::2]:5000")
 	live := c.talkFrom(filepath.Join(c.dir, "i16"), flows, "10.9.0.2:5000", "[2001:db8:9::2]:5000")
-	time.Sleep(300 * time.Millisecond)
+	live.more(t, 10)
 	before := sources.forget()
 	c.in(gw.ns, func() error { return gw.dp.BecomeFormer(formerObject) })
-	time.Sleep(300 * time.Millisecond)
+	live.more(t, 10)
 	live.pause()
 	gw.dp = c.open(gw)
 	if !gw.dp.Succeeds() {
@@ -156,7 +157,7 @@ func TestUpgradeTranslations(t *testing.T) {
 	c.apply(toServers(), translate, element(16, 16))
 	live.sent.Add(sources.speak()) // before anybody sends who would be translated anew
 	live.resume()
-	time.Sleep(500 * time.Millisecond)
+	live.more(t, 20)
 	if sent, lost := live.end(), live.lost(); lost != 0 {
 		t.Errorf("%d of %d packets were lost", lost, sent)
 		c.dump()
@@ -333,6 +334,18 @@ func (v *conversation) hear(conn net.Conn) {
 	}
 }
 
+// more waits until each flow has sent so many datagrams more, and as many are answered.
+func (v *conversation) more(t testing.TB, n int) {
+	t.Helper()
+	want := int64(n * len(v.conns))
+	sent, answered := v.sent.Load()+want, v.answered.Load()+want
+	for end := time.Now().Add(time.Minute); v.sent.Load() < sent || v.answered.Load() < answered; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("of %d datagrams %d are answered", v.sent.Load(), v.answered.Load())
+		}
+	}
+}
+
 // pause and resume: nobody speaks in between.
 func (v *conversation) pause() {
 	close(v.stop)
@@ -348,7 +361,10 @@ func (v *conversation) resume() {
 func (v *conversation) end() int64 {
 	close(v.stop)
 	v.done.Wait()
-	for end := time.Now().Add(time.Minute); v.lost() > 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for was, last := v.lost(), time.Now(); v.lost() > 0 && time.Since(last) < 5*time.Second; time.Sleep(10 * time.Millisecond) {
+		if now := v.lost(); now < was { // more come
+			was, last = now, time.Now()
+		}
 	}
 	for _, conn := range v.conns {
 		conn.Close()

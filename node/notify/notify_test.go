@@ -26,7 +26,7 @@ func tellIn(t *testing.T, netns, network, address, body string) int {
 	t.Helper()
 	var c net.Conn
 	err := netnsrun.Do(netns, func() (err error) {
-		c, err = net.DialTimeout(network, address, time.Second)
+		c, err = net.DialTimeout(network, address, time.Minute)
 		return err
 	})
 	if err != nil {
