@@ -122,6 +122,9 @@ type DatapathConfig struct {
 	// for it.
 	Underlay Underlay `json:"underlay"`
 	Peers    []Peer   `json:"peers,omitempty"`
+	// Inside is this node's address inside WireGuard, for peers that are reached so; invalid:
+	// there are none. It need not be there either.
+	Inside netip.Addr `json:"inside,omitzero"`
 	// Edge is absent on nodes without uplinks.
 	Edge *Edge `json:"edge,omitempty"`
 
@@ -237,11 +240,22 @@ const MaxMirrors = 2
 // Peer is another node to which tunnels lead.
 type Peer struct {
 	Node    string     `json:"node"`
-	Address netip.Addr `json:"address"` // underlay
+	Address netip.Addr `json:"address"` // where packets go and come from: underlay, or inside WireGuard
 	Port    uint16     `json:"port"`
 	// Secret is shared by the two nodes of a pair; 24 bits, symmetric.
 	Secret uint32 `json:"secret"`
-	MTU    int    `json:"mtu"` // of the underlay between the two, bytes
+	MTU    int    `json:"mtu"` // of the underlay between the two, or of WireGuard there, bytes
+	// The rest is for peers by WireGuard. Key is the peer's public one, as wg(8) writes it; "": the
+	// peer is reached by VXLAN alone. NextKey is the one that it will use next.
+	Key     string `json:"key,omitempty"`
+	NextKey string `json:"nextKey,omitempty"`
+	// Endpoints are where its WireGuard may be, to be tried in this order. Wherever it speaks
+	// from, it is answered.
+	Endpoints [2]netip.AddrPort `json:"endpoints,omitzero"`
+	// Direct is its underlay address: its questions are answered there, nothing else is taken.
+	Direct netip.Addr `json:"direct,omitzero"`
+	// Via is the peer that passes packets to it on, inside; "": it is reached by itself.
+	Via string `json:"via,omitempty"`
 }
 
 // Edge is all uplinks of the node together: a reply may come in on another

@@ -1,6 +1,7 @@
 package onpath
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 )
@@ -29,17 +30,51 @@ type NodeSpec struct {
 	Leases *LeasesSpec `json:"leases,omitempty"`
 }
 
-// Underlay is the network that carries tunnels and control, never an uplink. Tunnels are
-// clear text: it is trusted, or encrypted below onpath.
+// Underlay is the network that carries tunnels and control, never an uplink.
 type Underlay struct {
-	// Address is the one by which other nodes reach this one, in one IP hop: what has
-	// passed a router or NAT is dropped (tunnel-source).
+	// Address is the one by which other nodes reach this one. What comes by VXLAN and has passed
+	// a router or NAT is dropped (tunnel-source).
 	Address netip.Addr `json:"address"`
 	MTU     int        `json:"mtu,omitempty"` // bytes; default: the device's
 	// Port is the UDP port of the tunnels; default DefaultTunnelPort, which is free beside
 	// Cilium (8472) and others (4789). The same on all nodes of a cloudlet.
 	Port uint16 `json:"port,omitempty"`
+	// Tunnel is how packets get to the other nodes of the cloudlet: vxlan, in clear text and one
+	// IP hop; wireguard, with VXLAN inside; or auto, the default: vxlan with those whose data path
+	// answers so, wireguard with others. The other node of a pair decides for one that says auto.
+	Tunnel tunnel `json:"tunnel,omitempty"`
 }
+
+// tunnel is how packets get from one node to another.
+type tunnel string
+
+// The tunnels.
+const (
+	TunnelAuto      tunnel = "auto"
+	TunnelVXLAN     tunnel = "vxlan"
+	TunnelWireGuard tunnel = "wireguard"
+)
+
+// WireGuardDevice is the device of WireGuard, where a node has any peer by it.
+const WireGuardDevice = "onpathwg0"
+
+// WireGuardPort is the UDP port of WireGuard: the one behind that of the tunnels.
+func (u Underlay) WireGuardPort() uint16 { return cmp.Or(u.Port, DefaultTunnelPort) + 1 }
+
+// ConditionTunnel, with the name of another node, is the type of a condition of a node: whether
+// packets get there and back, by which tunnel, and why that one.
+const ConditionTunnel = "Tunnel/"
+
+// The reasons of ConditionTunnel. True: which tunnel. False: why there is no way.
+const (
+	ReasonVXLAN        = "VXLAN"
+	ReasonWireGuard    = "WireGuard"
+	ReasonRelayed      = "Relayed"      // by WireGuard, and a third node passes the packets on
+	ReasonNoAnswer     = "NoAnswer"     // what was chosen is not answered
+	ReasonNoWay        = "NoWay"        // both are behind NAT or a firewall, and no third reaches both
+	ReasonNoWireGuard  = "NoWireGuard"  // one of the two cannot have it
+	ReasonTunnelTrying = "TunnelTrying" // unknown yet
+)
 
 // DefaultTunnelPort is used where Underlay.Port is 0. 4789 and 8472 are avoided:
 // other overlays own them on many hosts.

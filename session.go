@@ -1,6 +1,9 @@
 package onpath
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 // NodeHello is the first thing a node says on a new session.
 type NodeHello struct {
@@ -15,6 +18,8 @@ type NodeHello struct {
 	// Grant is what the machine may say of itself; nil: anything. The server knows it from
 	// the token by which the machine joined.
 	Grant *NodeGrant `json:"-"`
+	// Seen is the address from which the session came; zero: by the unix socket.
+	Seen netip.Addr `json:"-"`
 }
 
 // NodeGrant is what a join token is for: what a machine may say of itself beside its

@@ -119,6 +119,12 @@ func (v *validation) underlay(u *Underlay) {
 		v.number("spec.underlay.mtu", u.MTU, MinMTU, MaxMTU)
 	}
 	byDefault(&u.Port, DefaultTunnelPort)
+	if u.Port == 65535 {
+		v.add("spec.underlay.port", "write a lower one", "the port behind it, of WireGuard, would be none")
+	}
+	if u.Tunnel != "" {
+		enum(v, "spec.underlay.tunnel", &u.Tunnel, "", TunnelAuto, TunnelVXLAN, TunnelWireGuard)
+	}
 }
 
 func (v *validation) uplinks(uplinks []Uplink) {

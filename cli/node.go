@@ -28,6 +28,7 @@ type nodeFlags struct {
 	underlay string
 	mtu      int
 	port     uint16
+	tunnel   string
 	uplinks  []string
 	attach   string
 }
@@ -43,6 +44,8 @@ func (f *nodeFlags) add(c *cobra.Command) {
 	fl.IntVar(&f.mtu, "underlay-mtu", 0, "MTU of the underlay, in bytes (default its device's)")
 	fl.Uint16Var(&f.port, "tunnel-port", 0, fmt.Sprintf("UDP port of tunnels, the same in a whole cloudlet (default %d)",
 		onpath.DefaultTunnelPort))
+	fl.StringVar(&f.tunnel, "tunnel", "", "how packets get to other nodes: vxlan (clear text, one IP hop), wireguard, or auto (default), "+
+		"as each of them can be reached")
 	fl.StringVar(&f.set.Containerd, "containerd", "", "socket of a containerd (default a private one)")
 	fl.BoolVar(&f.set.HostImage, "host-image", false, "permit functions with image: host, which see this machine's files")
 	fl.BoolVar(&f.set.SetForwarding, "set-forwarding", false, "turn IP forwarding on for routing uplinks")
@@ -76,6 +79,7 @@ func (f *nodeFlags) apply(n *config.Node) error {
 	if f.port != 0 {
 		n.Underlay.Port = f.port
 	}
+	override(&n.Underlay.Tunnel, f.tunnel)
 	if err := f.attachHost(); err != nil {
 		return err
 	}

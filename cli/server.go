@@ -68,9 +68,9 @@ func (f *serverFlags) config() (*config.Config, error) {
 	return c, c.Server.Complete()
 }
 
-func override(s *string, by string) {
+func override[T ~string](s *T, by string) {
 	if by != "" {
-		*s = by
+		*s = T(by)
 	}
 }
 

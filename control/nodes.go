@@ -265,6 +265,8 @@ func overruled(given, filled, object *onpath.NodeSpec) string {
 		return fmt.Sprintf("underlay MTU %d", given.Underlay.MTU)
 	case given.Underlay.Port != 0 && filled.Underlay.Port != object.Underlay.Port:
 		return fmt.Sprintf("tunnel port %d", given.Underlay.Port)
+	case given.Underlay.Tunnel != "" && given.Underlay.Tunnel != object.Underlay.Tunnel:
+		return "underlay tunnel " + string(given.Underlay.Tunnel)
 	}
 	return ""
 }
