@@ -3,6 +3,7 @@ package accel
 import (
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/accel/vanish"
 )
 
 // Limits bound what a relay holds.
@@ -118,7 +120,10 @@ type Stats struct {
 	Opened  int64 `json:"opened"`  // connections relayed, those that have ended included
 	Refused int64 `json:"refused"` // connections refused: no route, not signed, over a limit, no next leg
 	Reset   int64 `json:"reset"`   // connections that ended by an error
-	Tenants map[string]TenantStats
+	// Vanished counts connections that the relay has left to the translator, Stayed the others by the reason.
+	Vanished int64                 `json:"vanished"`
+	Stayed   map[vanish.Stay]int64 `json:"stayed,omitempty"`
+	Tenants  map[string]TenantStats
 }
 
 // TenantStats are one tenant's; bytes are those of TCP's payload.
@@ -134,6 +139,7 @@ type TenantStats struct {
 type counters struct {
 	pipes                  pipes
 	opened, refused, reset atomic.Int64
+	vanished               atomic.Int64
 
 	mu        sync.Mutex
 	asked     Limits // zero: by what the process may take
@@ -148,7 +154,8 @@ type counters struct {
 	scarce    bool
 	tenants   map[string]*tenantUse
 	prefixes  map[netip.Prefix]int // connections
-	changed   chan struct{}        // closed and replaced when what is full changes
+	stayed    map[vanish.Stay]int64
+	changed   chan struct{} // closed and replaced when what is full changes
 }
 
 // tenantUse's fields are guarded by counters.mu but for the bytes.
@@ -167,7 +174,8 @@ type use struct {
 }
 
 func newCounters(l Limits) *counters {
-	c := &counters{asked: l, tenants: map[string]*tenantUse{}, prefixes: map[netip.Prefix]int{}, changed: make(chan struct{})}
+	c := &counters{asked: l, tenants: map[string]*tenantUse{}, prefixes: map[netip.Prefix]int{},
+		stayed: map[vanish.Stay]int64{}, changed: make(chan struct{})}
 	c.setLimits()
 	return c
 }
@@ -326,6 +334,12 @@ func (c *counters) scarcity() (bool, <-chan struct{}) {
 	return c.scarce, c.changed
 }
 
+func (c *counters) stay(why vanish.Stay) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stayed[why]++
+}
+
 func (u *use) release() {
 	u.once.Do(func() {
 		c := u.counters
@@ -397,9 +411,10 @@ func (c *counters) fullFor(tenant string) (onpath.RelayFullness, <-chan struct{}
 // Stats returns what the relay has done so far.
 func (r *Relay) Stats() Stats {
 	c := r.count
-	s := Stats{Opened: c.opened.Load(), Refused: c.refused.Load(), Reset: c.reset.Load(), Tenants: map[string]TenantStats{}}
+	s := Stats{Opened: c.opened.Load(), Refused: c.refused.Load(), Reset: c.reset.Load(), Vanished: c.vanished.Load(), Tenants: map[string]TenantStats{}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	s.Stayed = maps.Clone(c.stayed)
 	for name, t := range c.tenants {
 		full := c.full
 		if full == "" {

@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath/accel/vanish"
 )
 
 // chunk is how many bytes go through a pipe at once: what a pipe holds that nobody enlarged
@@ -123,9 +125,9 @@ func (ps *pipes) close() {
 // direction ends that direction at the other side; an error resets both sides, so that
 // neither end takes a cut connection for a complete one; so does the kernel when the process
 // is killed (lifetime).
-func (ps *pipes) join(a, b conn, there, back func(n int64)) error {
-	carry := func(to, from conn, count func(n int64)) error {
-		err := ps.pump(to, from, count)
+func (ps *pipes) join(a, b conn, v *vanish.Connection, there, back func(n int64)) error {
+	carry := func(to, from conn, m mover, count func(n int64)) error {
+		err := ps.pump(to, from, m, count)
 		if err != nil {
 			reset(a)
 			reset(b)
@@ -133,8 +135,8 @@ func (ps *pipes) join(a, b conn, there, back func(n int64)) error {
 		return err
 	}
 	other := make(chan error, 1)
-	go func() { other <- carry(a, b, back) }()
-	err := carry(b, a, there)
+	go func() { other <- carry(a, b, mover{v, 1}, back) }()
+	err := carry(b, a, mover{v, 0}, there)
 	if err = errors.Join(err, <-other); err == nil {
 		_, _ = a.SetLinger(-1), b.SetLinger(-1) // what is on its way arrives
 	}
@@ -149,8 +151,17 @@ func reset(c conn) {
 	c.Close()
 }
 
+// mover moves bytes of one direction, so that they are counted where the relay may step out.
+type mover struct {
+	in   *vanish.Connection // nil: the relay stays
+	from int                // the end
+}
+
+func (m mover) take(do func() int) int { return m.in.Move(m.from, true, do) }
+func (m mover) give(do func() int) int { return m.in.Move(1-m.from, false, do) }
+
 // pump carries one direction; nil means that it ended properly and the other side knows.
-func (ps *pipes) pump(to, from conn, count func(n int64)) error {
+func (ps *pipes) pump(to, from conn, m mover, count func(n int64)) error {
 	in, err := from.SyscallConn()
 	if err != nil {
 		return err
@@ -160,16 +171,17 @@ func (ps *pipes) pump(to, from conn, count func(n int64)) error {
 		return err
 	}
 	for {
-		l, err := ps.fill(in)
+		l, err := ps.fill(in, m)
 		if errors.Is(err, io.EOF) {
-			return to.CloseWrite()
+			m.give(func() int { err = to.CloseWrite(); return 0 })
+			return err
 		}
 		if err != nil {
 			return err
 		}
 		if l.copied != nil {
-			err = sendAll(out, l.copied, l.urgent)
-		} else if err = drain(out, l.pipe, l.n, l.more); err != nil {
+			err = sendAll(out, m, l.copied, l.urgent)
+		} else if err = drain(out, m, l.pipe, l.n, l.more); err != nil {
 			ps.end(l.pipe) // bytes are left in it
 		} else {
 			ps.put(l.pipe)
@@ -192,10 +204,10 @@ type load struct {
 
 // fill waits until a socket has bytes and takes them. A pipe may be full before the socket is
 // empty: then there are more.
-func (ps *pipes) fill(in syscall.RawConn) (l load, err error) {
+func (ps *pipes) fill(in syscall.RawConn, m mover) (l load, err error) {
 	var ended bool
 	waited := in.Read(func(fd uintptr) bool {
-		l, ended, err = ps.take(int(fd))
+		l, ended, err = ps.take(int(fd), m)
 		return !errors.Is(err, unix.EAGAIN)
 	})
 	switch {
@@ -212,12 +224,13 @@ func (ps *pipes) fill(in syscall.RawConn) (l load, err error) {
 // take takes bytes that a socket has; EAGAIN: none yet. splice(2) stands still before an urgent
 // byte, as if nothing had come, or the end had; and it needs a pipe, for which there may be no
 // file or memory. What is there is then copied.
-func (ps *pipes) take(fd int) (l load, ended bool, err error) {
+func (ps *pipes) take(fd int, m mover) (l load, ended bool, err error) {
 	p, err := ps.get()
 	if err == nil {
-		n, failed := spliceAll(fd, p.w, chunk, 0)
+		var failed error
+		n := m.take(func() int { n, err := spliceAll(fd, p.w, chunk, 0); failed = err; return int(n) })
 		if n > 0 {
-			return load{pipe: p, n: int(n), more: queued(fd) > 0}, false, nil
+			return load{pipe: p, n: n, more: queued(fd) > 0}, false, nil
 		}
 		ps.put(p)
 		if failed != nil && !errors.Is(failed, unix.EAGAIN) {
@@ -227,7 +240,7 @@ func (ps *pipes) take(fd int) (l load, ended bool, err error) {
 			return l, failed == nil, failed
 		}
 	}
-	return copyOut(fd)
+	return copyOut(fd, m)
 }
 
 // queued is how many bytes a socket has.
@@ -243,14 +256,14 @@ func queued(fd int) int {
 const copied = 16 << 10
 
 // copyOut reads what a socket has, up to an urgent byte, or such a byte.
-func copyOut(fd int) (l load, ended bool, err error) {
+func copyOut(fd int, m mover) (l load, ended bool, err error) {
 	size := copied
 	if at, err := unix.IoctlGetInt(fd, unix.SIOCATMARK); err == nil && at != 0 {
 		size, l.urgent = 1, true
 	}
 	b := make([]byte, size)
 	for {
-		l.n, err = unix.Read(fd, b)
+		l.n = m.take(func() (n int) { n, err = unix.Read(fd, b); return n })
 		if !errors.Is(err, unix.EINTR) {
 			break
 		}
@@ -261,7 +274,7 @@ func copyOut(fd int) (l load, ended bool, err error) {
 }
 
 // sendAll waits until another socket has taken all of b. Urgent data stays urgent.
-func sendAll(out syscall.RawConn, b []byte, urgent bool) error {
+func sendAll(out syscall.RawConn, m mover, b []byte, urgent bool) error {
 	flags := unix.MSG_NOSIGNAL
 	if urgent {
 		flags |= unix.MSG_OOB
@@ -270,7 +283,7 @@ func sendAll(out syscall.RawConn, b []byte, urgent bool) error {
 		var err error
 		waited := out.Write(func(fd uintptr) bool {
 			var n int
-			n, err = unix.SendmsgN(int(fd), b, nil, nil, flags)
+			m.give(func() int { n, err = unix.SendmsgN(int(fd), b, nil, nil, flags); return n })
 			if err == nil {
 				b = b[n:]
 			}
@@ -288,7 +301,7 @@ func sendAll(out syscall.RawConn, b []byte, urgent bool) error {
 
 // drain waits until another socket has taken all bytes of a pipe. Where more follow at once,
 // the last segment waits to be filled by them: in slow start each one counts.
-func drain(out syscall.RawConn, p pipe, n int, more bool) error {
+func drain(out syscall.RawConn, m mover, p pipe, n int, more bool) error {
 	var err error
 	flags := 0
 	if more {
@@ -296,10 +309,9 @@ func drain(out syscall.RawConn, p pipe, n int, more bool) error {
 	}
 	for n > 0 {
 		waited := out.Write(func(fd uintptr) bool {
-			var m int64
-			m, err = spliceAll(p.r, int(fd), n, flags)
-			if m > 0 {
-				n -= int(m)
+			given := m.give(func() int { n, failed := spliceAll(p.r, int(fd), n, flags); err = failed; return int(n) })
+			if given > 0 {
+				n -= given
 				err = nil
 				return true
 			}

@@ -49,6 +49,9 @@ type Config struct {
 	// work is whose work a connection to an origin is; nil: nobody's.
 	work func(tenant string, origin netip.AddrPort) *work
 
+	// StepOut is where the relay may step out of connections; nil: nowhere.
+	StepOut *StepOut
+
 	// Shared is another relay of the process, whose limits and counters this one shares.
 	Shared *Relay
 
@@ -97,17 +100,18 @@ type waiter struct {
 
 // leg is the next leg of a connection, while it is opened and after.
 type leg struct {
-	done       chan struct{} // closed when the next three are valid
-	conn       conn
-	unanswered bool // the leg's SYN may be (awaitOrigin)
-	err        error
-	congestion string
-	work       *work
-	token      *use        // the connection's place under the limits
-	timer      *time.Timer // ends a leg that no connection claims
-	claimed    bool        // guarded by Relay.mu, as the next one
-	answered   time.Time   // when its client's SYN was; zero: not yet
-	held       bool        // no connection is there before the leg is
+	done        chan struct{} // closed when the next three are valid
+	conn        conn
+	unanswered  bool // the leg's SYN may be (awaitOrigin)
+	transparent bool // it begins where clients' connections arrive, with the client's address
+	err         error
+	congestion  string
+	work        *work
+	token       *use        // the connection's place under the limits
+	timer       *time.Timer // ends a leg that no connection claims
+	claimed     bool        // guarded by Relay.mu, as the next one
+	answered    time.Time   // when its client's SYN was; zero: not yet
+	held        bool        // no connection is there before the leg is
 }
 
 // New returns a relay that does nothing yet: Serve gives it connections.
@@ -631,7 +635,7 @@ func (r *Relay) dial(l *leg, route Route, client, origin netip.AddrPort) {
 		route.Next, route.Transparent = nil, true
 	}
 	where := r.cfg.dialIn
-	if route.Transparent {
+	if l.transparent = route.Transparent; l.transparent {
 		where = r.cfg.Enter
 	}
 	l.err = where(func() (err error) {
@@ -723,7 +727,8 @@ func (r *Relay) carry(c *net.TCPConn, l *leg, route Route, k ends) {
 	r.count.opened.Add(1)
 	there := func(n int64) { l.token.tenant.there.Add(n); l.work.add(turnWork + n) }
 	back := func(n int64) { l.token.tenant.back.Add(n); l.work.add(turnWork + n) }
-	if err := r.pipes.join(c, l.conn, there, back); err != nil {
+	out := r.stepper(c, l, k, there, back)
+	if err := r.pipes.join(c, l.conn, out.connection(), out.there, out.back); !out.end() && err != nil {
 		r.count.reset.Add(1)
 	}
 }
