@@ -111,6 +111,9 @@ func unreadable(err error, file string) error {
 	return badUsage("%s: %w", file, why)
 }
 
+// restoredFile is in the folder of a server that has not started since it was restored.
+const restoredFile = "restored"
+
 // restore makes a folder whole, or leaves none. It counts whom the server does not accept yet.
 func restore(file, dir string, keep bool) (about wire.Backup, suspended int, err error) {
 	f, err := os.Open(file)
@@ -140,7 +143,9 @@ func restore(file, dir string, keep bool) (about wire.Backup, suspended int, err
 	if suspended, err = withoutOthers(filepath.Join(draft, "auth"), keep); err != nil {
 		return about, 0, err
 	}
-	if err := errors.Join(os.Remove(snapshot), os.Remove(filepath.Join(draft, change.BackupAbout))); err != nil {
+	err = errors.Join(os.Remove(snapshot), os.Remove(filepath.Join(draft, change.BackupAbout)),
+		os.WriteFile(filepath.Join(draft, restoredFile), nil, 0o600))
+	if err != nil {
 		return about, suspended, err
 	}
 	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -38,6 +38,8 @@ type opened struct {
 	secret *config.Secrets
 	public translog.Public
 	days   *archive.Folder
+	// restored is the file that says that the store was restored; "": it was not.
+	restored string
 	closes []func() // the last one first
 }
 
@@ -89,6 +91,9 @@ func (o *opened) open(ctx context.Context) (err error) {
 		return err
 	}
 	o.closes = append(o.closes, func() { closing(log, "log", o.public.Close) })
+	if file := filepath.Join(conf.StateDir, restoredFile); fileExists(file) {
+		o.restored = file
+	}
 	o.days, err = archive.Open(filepath.Join(conf.StateDir, "ledger"), o.public.Log)
 	return err
 }
@@ -106,7 +111,7 @@ func (o *opened) tasks(ctx context.Context) ([]func(context.Context) error, erro
 		return nil, err
 	}
 	controller := control.New(control.Options{Store: o.public.Entries, Hub: hub, Log: log, Boot: sinceBoot, Archive: o.days,
-		OnStored: keeper.OnStored,
+		OnStored: keeper.OnStored, Restored: o.restored != "",
 		Secrets:  o.secret.Keys, Settings: plan.Settings{
 			PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
 	hooks := newWebhooks(conf, keeper, o.store, o.secret.Keys, log)
@@ -134,6 +139,9 @@ func (o *opened) tasks(ctx context.Context) ([]func(context.Context) error, erro
 		func(ctx context.Context) error {
 			select {
 			case <-controller.Loaded():
+				if o.restored != "" {
+					closing(log, "the mark of a restore", func() error { return os.Remove(o.restored) })
+				}
 				hub.Attach(controller) // nodes come once their objects are known
 				log.Info("server is up", "version", versionString(), "socket", conf.Socket, "listen", conf.Listen)
 			case <-ctx.Done():
@@ -152,6 +160,11 @@ func (o *opened) tasks(ctx context.Context) ([]func(context.Context) error, erro
 		tasks = append(tasks, func(ctx context.Context) error { return answers.Serve(ctx, o.ports.udp, o.ports.dns) })
 	}
 	return tasks, nil
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // tenantSince says since when a tenant is there; two always are.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,22 +23,35 @@ import (
 // storeRecord holds the identity of the store, by which plans made from it are known.
 const storeRecord = "store/identity"
 
-// identify reads the identity of the store, or gives it one.
-func identify(ctx context.Context, s onpath.Store) (string, error) {
+// identify reads the identity of the store, or gives it one. One that was restored from a backup
+// since gets another epoch.
+func identify(ctx context.Context, s onpath.Store, restored bool) (string, error) {
 	for {
 		page, err := s.Records(ctx, onpath.RecordsUnder(storeRecord))
 		if err != nil {
 			return "", err
 		}
-		if len(page.Records) > 0 {
-			return string(page.Records[0].Value), nil
-		}
 		r := onpath.Record{Path: storeRecord, Value: []byte(newIdentity())}
+		if len(page.Records) > 0 {
+			if r.Value = page.Records[0].Value; !restored {
+				return string(r.Value), nil
+			}
+			name, epoch := epochOf(string(r.Value))
+			r.Value, r.Version = fmt.Appendf(nil, "%s+%d", name, epoch+1), page.Records[0].Version
+		}
+		restored = false
 		_, err = s.Write(ctx, onpath.Batch{Records: []onpath.Record{r}})
 		if err != nil && onpath.CodeOf(err) != onpath.CodeConflict {
 			return "", err
 		}
 	}
+}
+
+// epochOf is a store's identity without its epoch, and that: how often it was restored.
+func epochOf(store string) (name string, epoch int) {
+	name, number, _ := strings.Cut(store, "+")
+	epoch, _ = strconv.Atoi(number)
+	return name, epoch
 }
 
 // foreign reports whether a plan that a node holds was made from another store than this
@@ -46,8 +60,52 @@ func foreign(p *onpath.NodePlan, store string, known bool) bool {
 	if p == nil || len(p.Instances)+len(p.Datapath.Paths) == 0 {
 		return false
 	}
-	return p.Store != store && !(p.Store == "" && known)
+	its, _ := epochOf(p.Store)
+	ours, _ := epochOf(store)
+	return its != ours && !(p.Store == "" && known)
 }
+
+// lost are the chains and deployments of a plan from before this store was restored of which it
+// knows nothing: they were applied after the backup.
+func (m *mirror) lost(p *onpath.NodePlan, store string) (names []string) {
+	if p == nil || p.Store == store || foreign(p, store, true) {
+		return nil
+	}
+	look := func(kind onpath.Kind, tenant, name string) {
+		k := onpath.Key{Kind: kind, Tenant: tenant, Name: name}
+		if _, known := m.objects[k]; !known && !slices.Contains(names, k.String()) {
+			names = append(names, k.String())
+		}
+	}
+	for i := range p.Datapath.Paths {
+		tenant, name, _ := strings.Cut(p.Datapath.Paths[i].Chain, "/")
+		look(onpath.KindChain, tenant, name)
+	}
+	for i := range p.Instances {
+		if x := &p.Instances[i]; !x.Draining {
+			look(onpath.KindDeployment, x.Tenant, x.Deployment)
+		}
+	}
+	return names
+}
+
+// hold notes whether a node is to keep what it runs until the operator accepts it. After a restore
+// an acceptance of before does not count.
+func (c *core) hold(st *session, there *onpath.Node) {
+	p, store := st.state.Acked, c.settings.Store
+	var accepted onpath.Condition
+	if there != nil {
+		accepted = conditionOf(there.Status.Conditions, onpath.ConditionAccepted)
+	}
+	yes := accepted.Status == onpath.True
+	st.foreign = foreign(p, store, there != nil) && !yes
+	if lost := c.mirror.lost(p, store); len(lost) > 0 && !(yes && accepted.Message == followed(store)) {
+		st.foreign, st.lost = true, lost
+	}
+}
+
+// followed is the message of a node that was accepted by a store.
+func followed(store string) string { return "it follows store " + store }
 
 // isWaiting reports whether a node waits.
 func isWaiting(m *mirror, sessions map[string]*session, name string) bool {
@@ -75,6 +133,11 @@ func waitingNodes(m *mirror, sessions map[string]*session) (names []string) {
 // objection says why a node waits; an empty reason: it does not.
 func (c *core) objection(st *session, n *onpath.Node) (reason, message string) {
 	name := n.Metadata.Name
+	if st != nil && st.foreign && len(st.lost) > 0 {
+		return onpath.ReasonForeignPlan, fmt.Sprintf("its plan has %d chains and deployments, %s first, of which this server knows "+
+			"nothing since it was restored from a backup; the node goes on with them. Apply again what was applied after the backup; "+
+			"then: onpath node accept %s", len(st.lost), st.lost[0], name)
+	}
 	if st != nil && st.foreign {
 		p := st.state.Acked
 		return onpath.ReasonForeignPlan, fmt.Sprintf("it runs %d instances for %d chains by the plan of another store, of which this "+
@@ -202,7 +265,7 @@ func (c *Controller) AcceptNode(ctx context.Context, name string) error {
 	c.took(batch)
 	c.mu.Lock()
 	if st := c.core.nodes[name]; st != nil {
-		st.foreign = false
+		st.foreign, st.lost = false, nil
 	}
 	c.mu.Unlock()
 	c.events.Tell(k, "Accepted", "the operator accepted it: it follows this server's store", false)
@@ -226,7 +289,8 @@ func (c *core) accepting(k onpath.Key) ([]onpath.Change, error) {
 	}
 	next := onpath.Clone(n)
 	onpath.SetCondition(&next.Status.Conditions, onpath.Condition{
-		Type: onpath.ConditionAccepted, Status: onpath.True, Reason: "Operator", Since: c.clock().UTC().Round(0)})
+		Type: onpath.ConditionAccepted, Status: onpath.True, Reason: "Operator", Message: followed(c.settings.Store),
+		Since: c.clock().UTC().Round(0)})
 	changes := []onpath.Change{{Key: k, Object: next, Version: n.Metadata.Version}}
 	if cl := newObject(onpath.KindCloudlet, n.Spec.Cloudlet); c.mirror.objects[onpath.KeyOf(cl)] == nil {
 		changes = append(changes, onpath.Change{Key: onpath.KeyOf(cl), Object: cl})

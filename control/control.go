@@ -51,6 +51,8 @@ type Options struct {
 	// first; nil: Settings.Secret.
 	Settings plan.Settings
 	Secrets  func() [][]byte
+	// Restored: the store was restored from a backup since the last start.
+	Restored bool
 	// Wait is how long a started server waits for the nodes it knows before it
 	// plans without the missing ones; 0 means DefaultWait.
 	Wait time.Duration
@@ -102,6 +104,7 @@ type session struct {
 	grant       *onpath.NodeGrant
 	// foreign: the plan that it holds is another store's, and nobody has accepted that.
 	foreign bool
+	lost    []string // chains and deployments of that plan that a restored store does not know
 	// looked is when, and at which version of its Node, it was last asked why it waits.
 	lookedAt time.Time
 	looked   int64
@@ -186,7 +189,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	store, err := identify(ctx, c.o.Store)
+	store, err := identify(ctx, c.o.Store, c.o.Restored)
 	if err != nil {
 		return err
 	}

@@ -21,10 +21,11 @@ import (
 
 // site is a store, a server and nodes that do at once what they are told.
 type site struct {
-	t     *testing.T
-	store onpath.Store
-	c     *control.Controller
-	stop  func()
+	t        *testing.T
+	store    onpath.Store
+	restored bool // the store is, as the server starts
+	c        *control.Controller
+	stop     func()
 
 	mu     sync.Mutex
 	nodes  map[string]*fakeNode
@@ -67,7 +68,7 @@ func (s *site) now() time.Time {
 }
 
 func (s *site) start() {
-	c := control.New(control.Options{Store: s.store, Hub: s, Clock: s.now, Settings: settings, Wait: 300 * time.Millisecond})
+	c := control.New(control.Options{Store: s.store, Hub: s, Clock: s.now, Settings: settings, Wait: 300 * time.Millisecond, Restored: s.restored})
 	s.mu.Lock()
 	s.c = c
 	s.mu.Unlock()

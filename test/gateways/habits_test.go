@@ -133,8 +133,8 @@ const (
 )
 
 // TestRestoreElsewhere: a backup that is made while others apply becomes a server in an
-// empty folder, to which the nodes come back: nothing of what runs is replaced, no packet
-// is lost, every chain is proved, and what was given an id after the backup, which the
+// empty folder, to which the nodes come back, and which they follow once they are accepted:
+// nothing of what the backup knows is replaced, no packet is lost, every chain is proved, and what was given an id after the backup, which the
 // new server never heard of, shares it with nothing.
 func TestRestoreElsewhere(t *testing.T) {
 	if os.Getenv("ONPATH_SOAK") == "" {
@@ -171,6 +171,11 @@ func TestRestoreElsewhere(t *testing.T) {
 			var nodes []onpath.Node
 			if err := s.Get(ctx, &nodes, "nodes"); err != nil {
 				return false, err
+			}
+			for i := range nodes { // what was applied after the backup is not wanted again
+				if !nodes[i].Accepted() {
+					must(ctx, t, s, "node", "accept", nodes[i].Metadata.Name)
+				}
 			}
 			return !slices.ContainsFunc(nodes, func(n onpath.Node) bool { return !n.Status.Ready }), nil
 		})
