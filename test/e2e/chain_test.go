@@ -39,7 +39,7 @@ func TestThreeContainers(t *testing.T) {
 			c := dialUDP(t, to, port)
 			defer c.Close()
 			for range 10 {
-				if err := ask(c, 2*time.Second); err != nil {
+				if err := ask(c, time.Minute); err != nil {
 					t.Fatal("UDP:", err)
 				}
 			}
@@ -106,14 +106,14 @@ spec:
 	port := udpEcho(t, "10.9.0.2")
 	c := dialUDP(t, "10.9.0.2", port)
 	defer c.Close()
-	if err := ask(c, time.Second); err != nil { // neighbours are resolved
+	if err := ask(c, time.Minute); err != nil { // neighbours are resolved
 		t.Fatal(err)
 	}
 	a := api(t)
 	before, forwarded := countersOf(ctx, t, a, "gw1"), forwardedBy(ctx, t, "gw1")
 	const packets = 500
 	for range packets {
-		if err := ask(c, time.Second); err != nil {
+		if err := ask(c, time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -265,7 +265,7 @@ func openFlows(t *testing.T, n, port int) func() {
 			})
 			// A flow lives once a packet follows its first answer.
 			for range 2 {
-				if ask(c, 2*time.Second) != nil {
+				if ask(c, time.Minute) != nil {
 					failed++
 				}
 			}

@@ -39,7 +39,7 @@ func TestCutWaiting(t *testing.T) {
 		} {
 			t.Run(name+" "+address, func(t *testing.T) {
 				srv := serveTCP(t, func(c *net.TCPConn) { ends.origin(c) })
-				c, err := dialTCP(t, address, srv.port, 2*time.Second)
+				c, err := dialTCP(t, address, srv.port, time.Minute)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -182,13 +182,28 @@ func TestInstanceKilledRepick(t *testing.T) {
 	time.Sleep(500 * time.Millisecond)
 	victim := serving(ctx, t, tupleOf(s.conn, 17))
 	killInstance(ctx, t, victim)
-	time.Sleep(2 * time.Second)
+	passes(ctx, t, s)
 	sent, lost, longest := s.end()
 	t.Logf("%d sent, %d lost, longest silence %s", sent, lost, longest)
-	if longest > 300*time.Millisecond {
-		t.Errorf("traffic was silent for %s", longest)
-	}
+	promised(t, "the longest silence", longest, 300*time.Millisecond)
 	restarted(ctx, t, victim.Metadata.Name)
+}
+
+// passes waits until a hundred packets that were sent from now on are answered, and gives the
+// number of the last one sent by then.
+func passes(ctx context.Context, t *testing.T, s *stream) uint64 {
+	t.Helper()
+	from, sent := s.sent.Load(), uint64(0)
+	err := testbed.WaitFor(ctx, "the stream goes on", time.Minute, func() (bool, error) {
+		sent = s.sent.Load()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.answered(from, sent) > 100, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sent
 }
 
 // restarted waits until the instance is ready again, and looks for the story in
@@ -273,16 +288,16 @@ func TestInstanceKilledNone(t *testing.T) {
 			runIn(ctx, t, "single-gated", "true")
 			time.Sleep(500 * time.Millisecond)
 			shut := s.sent.Load()
+			time.Sleep(100 * time.Millisecond) // none of these is under way any more
 			runIn(ctx, t, "single-gated", "touch", "/run/open")
 			restarted(ctx, t, victim.Metadata.Name)
-			time.Sleep(500 * time.Millisecond)
-			again := s.sent.Load()
+			again := passes(ctx, t, s)
 			time.Sleep(500 * time.Millisecond)
 			sent, lost, longest := s.end()
 			passed := s.answered(closed, shut)
 			t.Logf("%d sent, %d lost, longest silence %s; %d of %d were answered while there was no instance", sent, lost, longest, passed, shut-closed)
-			if none == "bypass" && longest > 200*time.Millisecond {
-				t.Errorf("traffic was silent for %s", longest)
+			if none == "bypass" {
+				promised(t, "the longest silence", longest, 200*time.Millisecond)
 			}
 			if none == "drop" && passed > 0 {
 				t.Errorf("%d of %d packets passed while there was no instance", passed, shut-closed)
@@ -347,7 +362,7 @@ func TestInstanceKilledReset(t *testing.T) {
 	active(ctx, t, "failing")
 	ready(ctx, t, 2)
 	srv := serveTCP(t, echo)
-	c, err := dialTCP(t, "10.9.0.2", srv.port, 2*time.Second)
+	c, err := dialTCP(t, "10.9.0.2", srv.port, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +374,7 @@ func TestInstanceKilledReset(t *testing.T) {
 	killInstance(ctx, t, serving(ctx, t, tupleOf(c, 6)))
 	killed := time.Now()
 	var reset error
-	for time.Since(killed) < 5*time.Second && reset == nil {
+	for time.Since(killed) < time.Minute && reset == nil {
 		reset = pingPong(c, b)
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -367,7 +382,7 @@ func TestInstanceKilledReset(t *testing.T) {
 		t.Errorf("the old connection ended with %v, not with a reset", reset)
 	}
 	t.Logf("reset after %s", time.Since(killed).Round(time.Millisecond))
-	n, err := dialTCP(t, "10.9.0.2", srv.port, 500*time.Millisecond)
+	n, err := dialTCP(t, "10.9.0.2", srv.port, time.Minute)
 	if err != nil {
 		t.Fatal("a new connection after the reset:", err)
 	}
@@ -375,13 +390,11 @@ func TestInstanceKilledReset(t *testing.T) {
 	if err := pingPong(n, b); err != nil {
 		t.Error("a new connection after the reset:", err)
 	}
-	if d := time.Since(killed); d > 500*time.Millisecond {
-		t.Errorf("new connections worked after %s", d)
-	}
+	promised(t, "the first new connection", time.Since(killed), 500*time.Millisecond)
 }
 
 func pingPong(c *net.TCPConn, b []byte) error {
-	_ = c.SetDeadline(time.Now().Add(time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := c.Write([]byte{1}); err != nil {
 		return err
 	}
@@ -472,7 +485,7 @@ spec:
 			printed(ctx, t, c.printed)
 			u := dialUDP(t, "10.9.0.2", port)
 			defer u.Close()
-			if err := ask(u, time.Second); err != nil {
+			if err := ask(u, time.Minute); err != nil {
 				t.Error("the other chain does not go on:", err)
 			}
 		})
@@ -552,7 +565,7 @@ func TestAgentAway(t *testing.T) {
 	active(ctx, t, "single")
 	for range 20 {
 		c := dialUDP(t, "10.9.0.2", port)
-		if err := ask(c, 2*time.Second); err != nil {
+		if err := ask(c, time.Minute); err != nil {
 			t.Error("a new flow through what was deleted and applied again:", err)
 		}
 		c.Close()

@@ -120,8 +120,9 @@ func beginTraffic(ctx context.Context, t *testing.T, open, shut int) *steadyTraf
 	w.done.Go(func() {
 		last := time.Now()
 		for ctx.Err() == nil {
-			c, err := dialTCP(t, "10.9.0.2", open, 5*time.Second)
-			if gap := time.Since(last); err != nil || gap > time.Second {
+			c, err := dialTCP(t, "10.9.0.2", open, time.Minute)
+			// A busy machine, too, makes gaps; a SYN that is sent again was lost.
+			if gap := time.Since(last); err != nil || gap > time.Second && retransmitted(t, c) > 0 {
 				t.Errorf("at %s no connection for %v; %v", time.Now().Format("05.000"), gap, err)
 			}
 			last = time.Now()

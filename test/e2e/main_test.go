@@ -81,7 +81,7 @@ func withTestbed(m *testing.M) (code int, err error) {
 	if lacking = lacks(); lacking != "" {
 		return m.Run(), nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	bin, remove, err := testprogram.Find(ctx)
 	if err != nil {
@@ -150,7 +150,7 @@ func need(t *testing.T, limit time.Duration) context.Context {
 	if lacking != "" {
 		t.Skip(lacking)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*limit) // a busy machine takes longer
 	t.Cleanup(cancel)
 	t.Cleanup(func() {
 		if !t.Failed() {

@@ -47,7 +47,7 @@ func TestNewChainIsQuick(t *testing.T) {
 		took, own := at.Sub(began), ownTimeToldBy(ctx, t, nil)
 		t.Logf("the three-container chain: first steered packet after %s, of which the functions' own %s: %s beyond it",
 			took.Round(time.Millisecond), own.Round(time.Millisecond), (took - own).Round(time.Millisecond))
-		checkTime(t, "the three-container chain", took-own, newChainBound)
+		promised(t, "beyond the functions' own time to ready, the three-container chain", took-own, newChainBound)
 	case <-time.After(time.Minute):
 		t.Fatal("nothing was steered")
 	}
@@ -69,7 +69,7 @@ func TestOneMoreInstanceIsQuick(t *testing.T) {
 			n, took.Round(time.Millisecond), own.Round(time.Millisecond), (took - own).Round(time.Millisecond))
 		least = min(least, took-own)
 	}
-	checkTime(t, "one more instance", least, oneInstanceBound)
+	promised(t, "beyond the function's own time to ready, one more instance", least, oneInstanceBound)
 }
 
 // oneMore scales to n instances and measures until the new one has a flow.
@@ -131,18 +131,6 @@ func readyBy(ctx context.Context, t *testing.T, n int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// checkTime holds a time beyond the functions' own against its bound, which is one for
-// a machine that has nothing else to do.
-func checkTime(t *testing.T, what string, took, bound time.Duration) {
-	t.Helper()
-	t.Run("bound", func(t *testing.T) {
-		idle(t)
-		if took > bound {
-			t.Errorf("%s took %s beyond the function's own time to ready; %s are allowed", what, took, bound)
-		}
-	})
 }
 
 // ownTimeToldBy waits until events tell it.
@@ -224,7 +212,7 @@ func (f *newFlows) ask(c *net.UDPConn, port uint16) {
 	if _, err := c.Write(binary.BigEndian.AppendUint16(nil, port)); err != nil {
 		return
 	}
-	_ = c.SetReadDeadline(time.Now().Add(time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
 	if n, err := c.Read(make([]byte, 16)); err != nil || n != 2 {
 		return
 	}

@@ -77,13 +77,13 @@ func TestRelaysAlone(t *testing.T) {
 	}
 	transfer(t, s, "10.9.0.2", 1<<20)
 	for range 3 {
-		if _, err := dialTCP(t, "10.9.0.2", 4, 2*time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
+		if _, err := dialTCP(t, "10.9.0.2", 4, time.Minute); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("with syn: wait, of a closed port the client is told %v", err)
 		}
 	}
 	apply(ctx, t, fmt.Sprintf(relayedYAML, s.port, "answer"))
 	if err := testbed.WaitFor(ctx, "clients are answered at once", time.Minute, func() (bool, error) {
-		c, err := dialTCP(t, "10.9.0.2", 4, time.Second)
+		c, err := dialTCP(t, "10.9.0.2", 4, 5*time.Second)
 		if err == nil {
 			c.Close()
 		}
@@ -91,7 +91,7 @@ func TestRelaysAlone(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	old, err := dialTCP(t, "10.9.0.2", s.port, 5*time.Second)
+	old, err := dialTCP(t, "10.9.0.2", s.port, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,9 +131,10 @@ func TestRelaysAlone(t *testing.T) {
 	_, err = old.Read(make([]byte, 1))
 	took := time.Since(began)
 	t.Logf("the relays' process killed: the client is told %v after %s", err, took)
-	if !errors.Is(err, syscall.ECONNRESET) || took > 300*time.Millisecond {
-		t.Errorf("the client is told %v after %s, must be a reset within 300 ms", err, took)
+	if !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the client is told %v, must be a reset", err)
 	}
+	promised(t, "the reset", took, 300*time.Millisecond)
 }
 
 // relayProcess is a node's process that runs all its relays.

@@ -51,10 +51,10 @@ func TestRestingFlows(t *testing.T) {
 		for range 12 {
 			c := dialUDP(t, "10.9.0.2", udp)
 			t.Cleanup(func() { c.Close() })
-			if err := ask(c, 2*time.Second); err != nil {
+			if err := ask(c, time.Minute); err != nil {
 				t.Fatal(err)
 			}
-			d, err := dialTCP(t, "10.9.0.2", tcp.port, 2*time.Second)
+			d, err := dialTCP(t, "10.9.0.2", tcp.port, time.Minute)
 			if err != nil {
 				t.Fatal(err)
 			}

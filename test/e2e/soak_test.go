@@ -24,6 +24,17 @@ func soak(t *testing.T, short time.Duration) time.Duration {
 	return d
 }
 
+// promised holds a time against a bound that is one for a machine that has nothing else to do.
+func promised(t *testing.T, what string, took, bound time.Duration) {
+	t.Helper()
+	t.Run("bound", func(t *testing.T) {
+		idle(t)
+		if took > bound {
+			t.Errorf("%s took %s; %s are allowed", what, took, bound)
+		}
+	})
+}
+
 // idle leaves a test of bounds in milliseconds, whose functions are programs that
 // wait for a CPU themselves, to the long tests: those have the machine to
 // themselves.

@@ -75,7 +75,7 @@ func TestTraceTrial(t *testing.T) {
 	elements := []string{"trial-gate", "trial-wire", "trial-turn", "trial-last"}
 	for range rounds {
 		for _, to := range []string{"10.9.0.2", "fd09::2", "10.9.0.100", "fd09::100"} {
-			alive, err := dialTCP(t, to, s.port, 5*time.Second)
+			alive, err := dialTCP(t, to, s.port, time.Minute)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -83,7 +83,7 @@ func dialTCP(t *testing.T, to string, port int, timeout time.Duration) (conn *ne
 // address and port.
 func transfer(t *testing.T, s *tcpServer, to string, size int64) (from netip.AddrPort) {
 	t.Helper()
-	c, err := dialTCP(t, to, s.port, 5*time.Second)
+	c, err := dialTCP(t, to, s.port, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}

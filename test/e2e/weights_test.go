@@ -98,5 +98,5 @@ func askOnce(port int) error {
 		return err
 	}
 	defer c.Close()
-	return ask(c, 2*time.Second)
+	return ask(c, time.Minute)
 }

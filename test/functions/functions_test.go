@@ -193,7 +193,7 @@ func TestFirewall(t *testing.T) {
 	i.serve(8081, http.HandlerFunc(hello))
 	run(t, "ip -n %s addr add 10.9.0.3/24 dev s0", i.server)
 	for _, host := range []string{serverIP, serverIP6} {
-		if body, _, err := i.get(url(host, 8080, "/"), 5*time.Second); err != nil || !strings.HasPrefix(body, "hello ") {
+		if body, _, err := i.get(url(host, 8080, "/"), time.Minute); err != nil || !strings.HasPrefix(body, "hello ") {
 			t.Errorf("%s: %q, %v", host, body, err)
 		}
 		if _, _, err := i.get(url(host, 8081, "/"), 700*time.Millisecond); err == nil {
@@ -234,15 +234,17 @@ func TestShaper(t *testing.T) {
 		t.Run(map[bool]string{false: "routed", true: "bridged"}[bridged], func(t *testing.T) {
 			i := start(t, "shaper", bridged, onpath.Env{"RATE": "100mbit", "DOWN": "20mbit", "CLIENTS": clientIP + "," + clientIP6}, nil)
 			i.serve(80, body)
-			begin := time.Now()
-			got, _, err := i.get(url(serverIP, 80, "/"), 30*time.Second)
-			if err != nil || len(got) != len(payload) {
-				t.Fatalf("%d bytes, %v", len(got), err)
-			}
-			speed := float64(len(payload)) * 8 / time.Since(begin).Seconds()
-			t.Logf("%.1f Mbit/s", speed/1e6)
-			if speed > 1.15*rate || speed < 0.5*rate {
-				t.Errorf("%.1f Mbit/s through a limit of 20", speed/1e6)
+			for until, speed := time.Now().Add(time.Minute), 0.0; speed < 0.5*rate; { // a busy machine is slow now and then
+				begin := time.Now()
+				got, _, err := i.get(url(serverIP, 80, "/"), time.Minute)
+				if err != nil || len(got) != len(payload) {
+					t.Fatalf("%d bytes, %v", len(got), err)
+				}
+				speed = float64(len(payload)) * 8 / time.Since(begin).Seconds()
+				t.Logf("%.1f Mbit/s", speed/1e6)
+				if speed > 1.15*rate || speed < 0.5*rate && time.Now().After(until) {
+					t.Fatalf("%.1f Mbit/s through a limit of 20", speed/1e6)
+				}
 			}
 		})
 	}
@@ -252,7 +254,7 @@ func TestNAT(t *testing.T) {
 	i := start(t, "nat", false, onpath.Env{"MAP": "203.0.113.10=" + serverIP + ",2001:db8::10=" + serverIP6}, nil)
 	i.serve(80, http.HandlerFunc(hello))
 	for virtual, client := range map[string]string{"203.0.113.10": clientIP, "2001:db8::10": clientIP6} {
-		if body, _, err := i.get(url(virtual, 80, "/"), 5*time.Second); err != nil || body != "hello "+client {
+		if body, _, err := i.get(url(virtual, 80, "/"), time.Minute); err != nil || body != "hello "+client {
 			t.Errorf("%s: %q, %v", virtual, body, err)
 		}
 	}
@@ -262,7 +264,7 @@ func TestBridge(t *testing.T) {
 	i := start(t, "bridge", true, nil, nil)
 	i.serve(80, http.HandlerFunc(hello))
 	for server, client := range map[string]string{serverIP: clientIP, serverIP6: clientIP6} {
-		if body, _, err := i.get(url(server, 80, "/"), 5*time.Second); err != nil || body != "hello "+client {
+		if body, _, err := i.get(url(server, 80, "/"), time.Minute); err != nil || body != "hello "+client {
 			t.Errorf("%s: %q, %v", server, body, err)
 		}
 	}
@@ -287,7 +289,7 @@ func TestCache(t *testing.T) {
 		path := "/page" + strconv.Itoa(n)
 		client := []string{clientIP, clientIP6}[n]
 		for _, want := range []string{"MISS", "HIT"} {
-			body, h, err := i.get(url(host, 80, path), 10*time.Second)
+			body, h, err := i.get(url(host, 80, path), time.Minute)
 			if err != nil || body != "hello "+client {
 				t.Fatalf("%s: %q, %v", host, body, err)
 			}
@@ -304,11 +306,11 @@ func TestCache(t *testing.T) {
 	for _, client := range []string{clientIP, clientIP6} {
 		i.portsAgain(client)
 	}
-	if body, h, err := i.get(url(serverIP, 8080, "/"), 5*time.Second); err != nil || body != "hello "+clientIP || h.Get("X-Cache") != "" {
+	if body, h, err := i.get(url(serverIP, 8080, "/"), time.Minute); err != nil || body != "hello "+clientIP || h.Get("X-Cache") != "" {
 		t.Errorf("a port that is not cached: %q, %v, %v", body, h, err)
 	}
 	// Squid takes a request with its own name and port for one about itself.
-	_, h, err := i.get(url(serverIP, 80, "/page0"), 5*time.Second)
+	_, h, err := i.get(url(serverIP, 80, "/page0"), time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +320,7 @@ func TestCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Host = name + ":3128"
-	told, err := i.httpClient(5 * time.Second).Do(r)
+	told, err := i.httpClient(time.Minute).Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,7 +384,7 @@ func TestIDS(t *testing.T) {
 	i.serve(80, http.HandlerFunc(hello))
 	eventually(t, time.Minute, "an alert", func() bool {
 		for _, path := range []string{"/secret", "/harmless"} {
-			if body, _, err := i.get(url(serverIP, 80, path), 5*time.Second); err != nil || body != "hello "+clientIP {
+			if body, _, err := i.get(url(serverIP, 80, path), time.Minute); err != nil || body != "hello "+clientIP {
 				t.Fatalf("traffic itself: %q, %v", body, err)
 			}
 		}
@@ -404,7 +406,7 @@ func TestIPS(t *testing.T) {
 	i := start(t, "ids", false, onpath.Env{"MODE": "inline"}, map[string]onpath.File{"/etc/onpath/ids.rules": rule})
 	i.serve(80, http.HandlerFunc(hello))
 	eventually(t, time.Minute, "traffic passes", func() bool {
-		body, _, err := i.get(url(serverIP, 80, "/"), 2*time.Second)
+		body, _, err := i.get(url(serverIP, 80, "/"), 20*time.Second)
 		return err == nil && body == "hello "+clientIP
 	})
 	if body, _, err := i.get(url(serverIP, 80, "/forbidden"), 2*time.Second); err == nil {

@@ -100,14 +100,14 @@ func (s *server) end(signal syscall.Signal) {
 func (s *server) await(what string, ok func(context.Context) bool) {
 	s.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
 		done := ok(ctx)
 		cancel()
 		if done {
 			return
 		}
 		if time.Now().After(end) {
-			s.t.Fatalf("waited 30 s for %s", what)
+			s.t.Fatalf("waited a minute for %s", what)
 		}
 	}
 }
