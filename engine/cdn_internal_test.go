@@ -225,15 +225,17 @@ func TestNotStored(t *testing.T) {
 			resp.Body.Close()
 		}
 	}
+	began := time.Now()
 	_, _, _ = s.body("/short")
 	_, _, _ = s.body("/short")
-	if n := o.count("/short"); n != 1 {
+	late := time.Since(began) > 900*time.Millisecond // a busy machine: its time may be over
+	if n := o.count("/short"); n != 1 && !late {
 		t.Errorf("within its time it was asked for %d times", n)
 	}
 	time.Sleep(1100 * time.Millisecond)
 	_, _, _ = s.body("/short")
 	for path, want := range map[string]int{"/secret": 2, "/missing": 2, "/broken": 2, "/short": 2} { // a client asks again when all broke off early
-		if n := o.count(path); n < want || n > want && path != "/broken" {
+		if n := o.count(path); n < want || n > want && path != "/broken" && (path != "/short" || !late) {
 			t.Errorf("%s was asked for %d times, want %d", path, n, want)
 		}
 	}

@@ -26,8 +26,12 @@ func TestVariants(t *testing.T) {
 		spoilt.Variants(code, 500, seed, func(i int, v []byte) {
 			began := time.Now()
 			o, err := Parse(v)
-			if took := time.Since(began); took > 2*time.Second {
-				t.Errorf("%s, variant %d: took %s", file, i, took)
+			if time.Since(began) > 2*time.Second { // by itself, or as the machine is busy
+				began = time.Now()
+				o, err = Parse(v)
+				if took := time.Since(began); took > 2*time.Second {
+					t.Errorf("%s, variant %d: took %s", file, i, took)
+				}
 			}
 			if err != nil {
 				refused++

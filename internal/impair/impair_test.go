@@ -11,23 +11,23 @@ import (
 // time is over, none, with nobody having undone anything.
 func TestLoss(t *testing.T) {
 	withCable(t, func(c *cable) error {
-		const span = 1500 * time.Millisecond
+		const span, short = time.Minute, 300 * time.Millisecond
 		if err := impair.Loss("a", impair.Sent, 1, span); err != nil {
 			return err
 		}
-		begin := time.Now()
 		if n := c.through(t, 200); n != 0 {
 			t.Errorf("%d of 200 frames passed a cut", n)
 		}
-		rest := span - time.Since(begin)
-		if err := impair.Loss("a", impair.Sent, 0.5, rest); err != nil {
+		if err := impair.Loss("a", impair.Sent, 0.5, span); err != nil {
 			return err
 		}
-		end := time.Now().Add(rest) // its own end is earlier: it began before it returned
 		if n := c.through(t, 1000); n < 350 || n > 650 {
 			t.Errorf("%d of 1000 frames passed at a loss of a half", n)
 		}
-		time.Sleep(time.Until(end) + 10*time.Millisecond)
+		if err := impair.Loss("a", impair.Sent, 1, short); err != nil {
+			return err
+		}
+		time.Sleep(short + 10*time.Millisecond) // its own end is earlier: it began before it returned
 		if n := c.through(t, 200); n != 200 {
 			t.Errorf("%d of 200 frames passed after the end", n)
 		}

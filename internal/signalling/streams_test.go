@@ -23,14 +23,15 @@ type streamPair struct {
 	failed, over atomic.Int64 // of a, of b
 }
 
-func newStreamPair(t *testing.T) *streamPair {
+// newStreamPair is two, of which b waits so long within a message and for one.
+func newStreamPair(t *testing.T, patience, hold time.Duration) *streamPair {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &streamPair{at: l.Addr().(*net.TCPAddr).AddrPort(), atA: make(chan gist.Packet, 4096), atB: make(chan gist.Packet, 4096)}
 	p.b = NewStreams(t.Context(), StreamsConfig{Listener: l, Take: func(m gist.Packet) { p.atB <- m },
-		Ended: func(netip.AddrPort, bool) { p.over.Add(1) }, Patience: 200 * time.Millisecond, Hold: 300 * time.Millisecond})
+		Ended: func(netip.AddrPort, bool) { p.over.Add(1) }, Patience: patience, Hold: hold})
 	p.a = NewStreams(t.Context(), StreamsConfig{Take: func(m gist.Packet) { p.atA <- m }, Ended: func(_ netip.AddrPort, failed bool) {
 		if failed {
 			p.failed.Add(1)
@@ -61,7 +62,7 @@ func message(number byte, octets int) []byte {
 // eventually waits until something holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for range 500 {
+	for range 6000 {
 		if holds() {
 			return
 		}
@@ -79,7 +80,7 @@ func (s *Streams) count() int {
 // TestStreams: messages come whole and in order by one connection, answers by the same, and
 // where none can be made the machine is told.
 func TestStreams(t *testing.T) {
-	p := newStreamPair(t)
+	p := newStreamPair(t, time.Minute, time.Minute)
 	own := netip.MustParseAddr("127.0.0.1")
 	for i := range byte(3) {
 		p.a.Send(&gist.Datagram{To: p.at, From: own, Payload: message(i, 16_000), Stream: true, Dial: true})
@@ -109,7 +110,7 @@ func TestStreams(t *testing.T) {
 // TestBadPeers: who is silent, stops within a message, sends what is no message or one too
 // long, or takes nothing, loses the connection; of one address there are but some.
 func TestBadPeers(t *testing.T) {
-	p := newStreamPair(t)
+	p := newStreamPair(t, 200*time.Millisecond, 300*time.Millisecond)
 	dial := func() *net.TCPConn {
 		c, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(p.at))
 		if err != nil {
@@ -135,6 +136,7 @@ func TestBadPeers(t *testing.T) {
 		}
 	}
 	eventually(t, "connections stay", func() bool { return p.b.count() == 0 })
+	p = newStreamPair(t, time.Second, time.Second) // nobody is slower
 	all := make([]*net.TCPConn, 3*streamsOfOne)
 	for i := range all {
 		all[i] = dial()

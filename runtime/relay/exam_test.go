@@ -160,7 +160,7 @@ func TestAdopt(t *testing.T) {
 	for id, p := range all {
 		select {
 		case <-p.Exited():
-		case <-time.After(s.Noticed):
+		case <-time.After(time.Minute):
 			t.Errorf("the end of %s goes unnoticed", id)
 		}
 		if err := p.Stop(t.Context(), time.Second); err != nil {

@@ -14,7 +14,7 @@ func next(t *testing.T, events <-chan onpath.StoreEvent) (e onpath.StoreEvent, o
 	t.Helper()
 	select {
 	case e, ok = <-events:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no event")
 	}
 	return e, ok
