@@ -21,7 +21,7 @@ func TestQuick(t *testing.T) {
 		}
 	}
 	if os.Getenv("ONPATH_SOAK") == "" {
-		names = []string{"container", "ebpf-chain", "flows", "forward", "hop", "plan", "pool"}
+		names = []string{"container", "flows", "forward", "plan", "pool"}
 	}
 	o := Options{Names: names, Quick: true, Images: "../bin/images", Program: os.Getenv("ONPATH_BIN"), Progress: t.Logf}
 	if previous := o.Program + "-previous"; o.Program != "" {

@@ -48,7 +48,7 @@ func seeds(t *testing.T, n int) []uint64 {
 // the elements that its chains say, in order, in both directions and through
 // the same instances; and no plan is ever ahead of what it points at.
 func TestRandomChains(t *testing.T) {
-	for _, seed := range seeds(t, 12) {
+	for _, seed := range seeds(t, 8) {
 		ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			s := newSim(t, seed)
 			s.randomSite()

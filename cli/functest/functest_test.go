@@ -37,7 +37,7 @@ func open(t *testing.T, source string, config map[string]string) *functest.Funct
 
 // TestAgree: functions that come with onpath do the same on both targets.
 func TestAgree(t *testing.T) {
-	packets := 3000
+	packets := 1000
 	if os.Getenv("ONPATH_SOAK") != "" {
 		packets = 100_000
 	}

@@ -21,7 +21,7 @@ func TestPartsAreBoundByBytes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const lines, long = 60, 100_000
+	const lines, long = 30, 100_000
 	w := f.Begin("2026-11-24", "")
 	if err := w.Account("acme", 0); err != nil {
 		t.Fatal(err)

@@ -310,7 +310,7 @@ func TestFilesAreChecked(t *testing.T) {
 // TestMeteredDays: with metered instances that go on for days the store holds no more after
 // three days than after two. ONPATH_SOAK: 10,000 instances, in an embedded etcd.
 func TestMeteredDays(t *testing.T) {
-	f, instances := setUp(t), 150
+	f, instances := setUp(t), 50
 	size := func() (sum int64) {
 		_ = f.read.recordsAt(t.Context(), "", 0, func(r onpath.Record, _ string) error {
 			sum += int64(len(r.Path) + len(r.Value))

@@ -19,7 +19,7 @@ import (
 // the ledger balances, what is paid is what the calendar has, quotas are kept, tenants come and
 // go, and the calendar is what adding the reservations up gives. ONPATH_SEED repeats one sequence, ONPATH_SOAK has 10,000 run.
 func TestRandomSequences(t *testing.T) {
-	first, n := rand.Uint64(), uint64(400)
+	first, n := rand.Uint64(), uint64(150)
 	if os.Getenv("ONPATH_SOAK") != "" {
 		n = 10_000
 	}

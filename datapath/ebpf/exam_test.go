@@ -29,7 +29,6 @@ import (
 
 func TestExam(t *testing.T) {
 	needKernel(t)
-	t.Cleanup(ebpf.Reuse())
 	datapathtest.Run(t, func(t *testing.T) datapathtest.Harness {
 		t.Parallel() // each case has namespaces of its own, and waits for the kernel mostly
 		return newHarness(t)
@@ -50,7 +49,6 @@ func TestExamForests(t *testing.T) {
 // have whole checksums, as XDP needs on virtual devices.
 func TestExamFast(t *testing.T) {
 	needKernel(t)
-	t.Cleanup(ebpf.Reuse())
 	lease := ebpf.SetLease(10 * time.Minute) // no clock decides
 	t.Cleanup(func() { ebpf.SetLease(lease) })
 	datapathtest.Run(t, func(t *testing.T) datapathtest.Harness {

@@ -18,7 +18,6 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/cli/functest"
 	"github.com/onpath/onpath/datapath/datapathtest"
-	"github.com/onpath/onpath/datapath/ebpf"
 	"github.com/onpath/onpath/internal/bpfobject"
 	"github.com/onpath/onpath/internal/funcbuild"
 	"github.com/onpath/onpath/internal/packet"
@@ -104,7 +103,6 @@ func captured(t *testing.T, list []datapathtest.Recorded) io.Reader {
 // edits and counters; and both targets agree. ONPATH_SEED repeats one capture of the soak.
 func TestReplayIsThePath(t *testing.T) {
 	needKernel(t)
-	t.Cleanup(ebpf.Reuse())
 	captures, packets, seed := 1, 150, uint64(24)
 	if os.Getenv("ONPATH_SOAK") != "" {
 		captures, packets, seed = 50, 600, uint64(time.Now().UnixNano())

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -32,17 +33,15 @@ type loaded struct {
 	open  *ebpf.Map // one of the data path's own descriptors
 }
 
-// Reuse has data paths that are opened from now on use again what those before had, until
-// stop is called.
-func Reuse() (stop func()) {
-	r, was := new(reuse), newCollection
+// TestMain has data paths use again what those before had.
+func TestMain(m *testing.M) {
+	r := new(reuse)
 	newCollection = r.load
-	return func() {
-		newCollection = was
-		for _, l := range r.all {
-			l.Close()
-		}
+	code := m.Run()
+	for _, l := range r.all {
+		l.Close()
 	}
+	os.Exit(code)
 }
 
 func (r *reuse) load(spec *ebpf.CollectionSpec, o ebpf.CollectionOptions) (*ebpf.Collection, error) {
@@ -195,15 +194,15 @@ func zero(m *ebpf.Map) error {
 		clear(b)
 		return unix.Munmap(b)
 	}
-	each := 1
-	if m.Type() == ebpf.PerCPUArray {
-		each = ebpf.MustPossibleCPU()
-	}
 	keys := make([]uint32, n)
 	for i := range keys {
 		keys[i] = uint32(i)
 	}
 	value := reflect.ArrayOf(int(m.ValueSize()), reflect.TypeFor[byte]())
-	_, err := m.BatchUpdate(keys, reflect.MakeSlice(reflect.SliceOf(value), n*each, n*each).Interface(), nil)
+	values := reflect.MakeSlice(reflect.SliceOf(value), n, n).Interface()
+	if m.Type() == ebpf.PerCPUArray { // strings are copied at once, arrays byte by byte
+		values = slices.Repeat([]string{strings.Repeat("\x00", int(m.ValueSize()))}, n*ebpf.MustPossibleCPU())
+	}
+	_, err := m.BatchUpdate(keys, values, nil)
 	return err
 }

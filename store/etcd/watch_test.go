@@ -28,7 +28,7 @@ func TestStoppedWatchers(t *testing.T) {
 	reads, chains := watch(nil), watch(func(k onpath.Key) bool { return k.Kind == onpath.KindChain })
 	f, most := large("f"), int64(0)
 	f.Spec.Container.Env["F"] = strings.Repeat("x", 510_000)
-	for i := range 60 {
+	for i := range 46 {
 		f.Spec.Container.Command = []string{strings.Repeat("y", i+1)}
 		if err := commit(t.Context(), s, put(f, onpath.AnyVersion)); err != nil {
 			t.Fatal(err)

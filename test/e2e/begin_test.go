@@ -13,7 +13,7 @@ import (
 func TestBeginMeanwhile(t *testing.T) {
 	ctx := need(t, 4*time.Minute)
 	const loops, rounds, patience = 8, 3, time.Minute
-	pause := 3 * time.Millisecond // or the loops take all that the machine has
+	pause := 10 * time.Millisecond // or the loops take all that the machine has
 	if os.Getenv("ONPATH_SOAK") != "" {
 		pause = 0
 	}

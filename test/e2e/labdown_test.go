@@ -205,7 +205,7 @@ func applyWhenUp(ctx context.Context, t *testing.T, bin, socket, file string) {
 			return
 		}
 		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.ExitCode() != 4 || ctx.Err() != nil { // 4: cannot be reached now
+		if !errors.As(err, &exit) || exit.ExitCode() != 4 && exit.ExitCode() != 10 || ctx.Err() != nil { // cannot be reached now; has no node yet
 			t.Fatalf("%v: %s", err, out)
 		}
 		time.Sleep(50 * time.Millisecond)
