@@ -35,8 +35,8 @@ type nodeFlags struct {
 
 func (f *nodeFlags) add(c *cobra.Command) {
 	fl := c.Flags()
-	fl.StringVar(&f.set.Name, "name", "", "name of the node (default the machine's)")
-	fl.StringVar(&f.set.Cloudlet, "cloudlet", "", "cloudlet it belongs to (default default)")
+	fl.StringVar(&f.set.Name, "name", "", "name of the node (default the token's, else the machine's)")
+	fl.StringVar(&f.set.Cloudlet, "cloudlet", "", "cloudlet it belongs to (default the token's, else default)")
 	fl.StringArrayVar(&f.uplinks, "uplink", nil, "DEVICE[:ATTACH[:SIDE]] with transit traffic; attach is router (default), bridge, "+
 		"arm, tap or host; may be repeated")
 	fl.StringVar(&f.attach, "attach", "", "host: this machine's own traffic, at the device of its default route, as --uplink DEVICE:host")

@@ -66,6 +66,8 @@ type JoinToken struct {
 	Address string `json:"a"` // host:port
 	Pin     string `json:"p"` // hash of the authority's certificate, hex
 	Secret  string `json:"s"` // ID.secret
+	// Node is the name of the node that the token is for; "": it names itself, or joins nobody.
+	Node string `json:"n,omitempty"`
 }
 
 const tokenPrefix = "onpath1."
@@ -128,7 +130,11 @@ func (a *Authority) CreateToken(r TokenRequest) (string, TokenInfo, error) {
 	if err := a.update(func(s *state) error { s.Tokens[id] = t; return nil }); err != nil {
 		return "", TokenInfo{}, err
 	}
-	return JoinToken{Address: r.Address, Pin: a.Pin(), Secret: id + "." + secret}.Encode(), t.TokenInfo, nil
+	word := JoinToken{Address: r.Address, Pin: a.Pin(), Secret: id + "." + secret}
+	if r.Role == RoleNode {
+		word.Node = r.Name
+	}
+	return word.Encode(), t.TokenInfo, nil
 }
 
 // grantOf is what a node gets that joins by a token.

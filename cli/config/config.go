@@ -3,6 +3,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -97,7 +98,7 @@ type Etcd struct {
 type Node struct {
 	// Name of the node. Default: the machine's host name.
 	Name     string `json:"name,omitempty"`
-	Cloudlet string `json:"cloudlet,omitempty"` // default "default"
+	Cloudlet string `json:"cloudlet,omitempty"` // default the token's, else "default"
 	// Server is unix:///run/onpath/server.sock or https://HOST:PORT. Default: the
 	// one that the token names or the node has joined, else this machine's.
 	Server string `json:"server,omitempty"`
@@ -204,6 +205,13 @@ func (s *Server) Complete() error {
 // Complete fills in defaults and checks the node's part. hostname is the
 // machine's.
 func (n *Node) Complete(hostname string) error {
+	def(&n.StateDir, DefaultNodeDir)
+	def(&n.Log, "info")
+	es := level("node.log", n.Log)
+	es = append(es, n.readToken()...)
+	if n.Name == "" {
+		n.Name = n.joinedName()
+	}
 	if n.Name == "" {
 		name, _, _ := strings.Cut(strings.ToLower(hostname), ".")
 		n.Name = strings.Trim(strings.Map(func(r rune) rune {
@@ -213,10 +221,6 @@ func (n *Node) Complete(hostname string) error {
 			return '-'
 		}, name), "-")
 	}
-	def(&n.Cloudlet, "default")
-	def(&n.StateDir, DefaultNodeDir)
-	def(&n.Log, "info")
-	es := level("node.log", n.Log)
 	if e := CheckName(n.Name); e != nil && n.namePlace != "" {
 		e.Place, e.Field = n.namePlace, "node.name"
 		es = append(es, e)
@@ -237,6 +241,11 @@ func (n *Node) Complete(hostname string) error {
 			es = append(es, wrong(f.field, fmt.Sprintf("write %d to %d entries", MinFlows, MaxFlows), "%d is out of range", f.n))
 		}
 	}
+	return es.Err()
+}
+
+// readToken takes the token from its file.
+func (n *Node) readToken() (es onpath.Errors) {
 	if n.Token != "" && n.TokenFile != "" {
 		es = append(es, wrong("node.token", "keep one of them", "both token and tokenFile are given"))
 	}
@@ -247,11 +256,28 @@ func (n *Node) Complete(hostname string) error {
 		}
 		if err != nil {
 			es = append(es, wrong("node.tokenFile",
-				"write the token there (on the server, onpath token create --node "+n.Name+"), or name it with token", "%v", err))
+				"write the token there (on the server, onpath token create --node NAME), or name it with token", "%v", err))
 		}
 		n.Token = strings.TrimSpace(string(b))
 	}
-	return es.Err()
+	return es
+}
+
+// joinedName is the name by which the server knows this machine, or for which its token is;
+// "": neither says one.
+func (n *Node) joinedName() string {
+	if auth.Joined(n.Identity()) {
+		if h, err := auth.OpenHolder(n.Identity()); err == nil {
+			if who, err := h.Identity(); err == nil && who.Role == auth.RoleNode {
+				return who.Name
+			}
+		}
+	}
+	t, err := auth.ParseToken(n.Token)
+	if err != nil {
+		return "" // whoever joins with it hears why
+	}
+	return t.Node
 }
 
 // CheckName refuses what no node can be called.
@@ -276,9 +302,10 @@ func (n *Node) Identity() string { return filepath.Join(n.StateDir, "identity") 
 func (n *Node) Spec() (onpath.NodeSpec, error) {
 	o := &onpath.Node{
 		Metadata: onpath.Metadata{Name: n.Name},
-		Spec:     onpath.NodeSpec{Cloudlet: n.Cloudlet, Underlay: n.Underlay, Uplinks: n.Uplinks, Capacity: n.Capacity},
+		Spec:     onpath.NodeSpec{Cloudlet: cmp.Or(n.Cloudlet, onpath.DefaultTenant), Underlay: n.Underlay, Uplinks: n.Uplinks, Capacity: n.Capacity},
 	}
 	err := o.Validate()
+	o.Spec.Cloudlet = n.Cloudlet // "": the token's, which the server knows
 	return o.Spec, err
 }
 

@@ -2,14 +2,18 @@ package config_test
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/cli/config"
 )
 
@@ -95,6 +99,31 @@ func TestWrongName(t *testing.T) {
 	c.Node.Name = "a" // as a flag has it
 	if err := c.Node.Complete("vm"); err != nil {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestNodeByTokenAlone: a machine whose configuration says nothing is the node that its token
+// is for, and leaves the cloudlet to the server, which knows the token's.
+func TestNodeByTokenAlone(t *testing.T) {
+	a, err := auth.OpenAuthority(t.TempDir(), time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"web1", ""} {
+		word, _, err := a.CreateToken(auth.TokenRequest{Role: auth.RoleNode, Name: name, Cloudlet: "rented", Address: "server.example:7443"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := config.Node{StateDir: t.TempDir(), Token: word}
+		n.Underlay.Address = netip.MustParseAddr("10.0.0.7")
+		if err := n.Complete("ip-10-0-0-7.internal"); err != nil {
+			t.Fatal(err)
+		}
+		want := cmp.Or(name, "ip-10-0-0-7")
+		spec, err := n.Spec()
+		if err != nil || n.Name != want || spec.Cloudlet != "" {
+			t.Errorf("token for %q: node %q in cloudlet %q, %v; want %s, and no cloudlet", name, n.Name, spec.Cloudlet, err, want)
+		}
 	}
 }
 
