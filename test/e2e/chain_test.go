@@ -55,7 +55,7 @@ func TestThreeContainers(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, args := range [][]string{{}, {"-R"}} {
-			out := run(ctx, t, "client", append([]string{"iperf3", "-c", "10.9.0.100", "-t", "2", "-f", "m"}, args...)...)
+			out := run(ctx, t, "client", append([]string{"iperf3", "-c", "10.9.0.100", "-n", "20M", "-f", "m"}, args...)...)
 			t.Log(lineWith(out, "receiver"))
 		}
 	})

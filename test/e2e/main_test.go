@@ -37,8 +37,8 @@ var sociable = map[string]string{
 		"TestOneMoreInstanceIsQuick", "TestRestingFlows", "TestSIPKeepAlive", "TestServiceContainers", "TestTerminals", "TestTraceFunctions",
 		"TestVerifyAndWatch"), // of quick ones, the bounds are those of a whole run
 	"second": tests("TestAsleepModule", "TestCatalogueQuick", "TestCutWaiting", "TestFaults", "TestLoadbalancer", "TestLoadbalancerVersions",
-		"TestModuleTraffic", "TestNetmonitor", "TestNoFalseAlarm", "TestNotifiesUnderLoad", "TestRelaysAlone", "TestSecondAgent", "TestSecret", "TestThreeContainers",
-		"TestTraceTrial", "TestUndone", "TestUntouched", "TestWaitInVain", "TestWeightsFrom"),
+		"TestModuleTraffic", "TestNetmonitor", "TestNoFalseAlarm", "TestNotifiesUnderLoad", "TestRelaysAlone", "TestSecondAgent",
+		"TestSecret", "TestThreeContainers", "TestTraceTrial", "TestUndone", "TestUntouched", "TestWaitInVain", "TestWeightsFrom"),
 }
 
 // tests is a regular expression for the names.

@@ -129,11 +129,9 @@ func execute(soak bool, run string, packages []string) error {
 // test runs parts beside each other, and of each the packages with the race detector
 // beside those without.
 func (o *outcome) test(goBin string, args []string, together []part, raceAll bool) error {
-	// What go test has to begin with: on two processors about eight packages at once, of
-	// which most wait.
-	const atOnce = "3"
 	// Without the race detector as bin/onpath is built, so that most is compiled already.
-	plain, raced := []string{"-trimpath"}, []string{"-trimpath", "-race", "-gcflags=all=-dwarf=false"} // a debugger's tables take a seventh of compiling
+	// A debugger's tables take a seventh of compiling. Many packages at once: most wait.
+	plain, raced := []string{"-trimpath", "-p", "3"}, []string{"-trimpath", "-p", "4", "-race", "-gcflags=all=-dwarf=false"}
 	errs := make([]error, 2*len(together))
 	var running sync.WaitGroup
 	for i, part := range together {
@@ -142,7 +140,7 @@ func (o *outcome) test(goBin string, args []string, together []part, raceAll boo
 			if len(packages) == 0 {
 				continue
 			}
-			cmd := exec.Command(goBin, slices.Concat(args, []string{"-p", atOnce}, flags, asRoot(part.e2e), packages)...)
+			cmd := exec.Command(goBin, slices.Concat(args, flags, asRoot(part.e2e), packages)...)
 			cmd.Env = append(os.Environ(), "ONPATH_E2E="+part.e2e, fmt.Sprint("CGO_ENABLED=", j))
 			running.Go(func() { errs[2*i+j] = o.follow(cmd, part) })
 		}
@@ -180,14 +178,17 @@ const module = "github.com/onpath/onpath"
 // unraced are folders whose tests the race detector makes three to six times slower and
 // can tell little about: workers of plan write to what is their own, signal has no
 // goroutines, the data path is a program in the kernel driven by one goroutine, the others
-// start bin/onpath, which is built without the detector. cmd joins parts whose own tests
-// run with it, and would have the whole program compiled once more. `make soak` runs all
-// with it all the same.
-var unraced = []string{"bench", "cmd", "datapath", "docs", "functions", "plan", "signal", "test"}
+// start bin/onpath, which is built without the detector. unracedAlone join parts whose own
+// tests run with it, and would have the whole program compiled once more. `make soak` runs
+// all with it all the same.
+var (
+	unraced      = []string{"bench", "cmd", "datapath", "docs", "functions", "plan", "signal", "test"}
+	unracedAlone = []string{module, module + "/cli", module + "/cli/reference", module + "/demo"}
+)
 
 func needsRace(pkg string) bool {
 	folder, _, _ := strings.Cut(strings.TrimPrefix(pkg, module+"/"), "/")
-	return pkg != module && !slices.Contains(unraced, folder)
+	return !slices.Contains(unracedAlone, pkg) && !slices.Contains(unraced, folder)
 }
 
 // vet begins go vet, which is to leave the processors to the tests beside it. What the
@@ -270,10 +271,10 @@ const undisturbed = "github.com/onpath/onpath/test/e2e"
 // run with the race detector.
 var longest = []string{
 	"datapath/ebpf", "test/functions", "test/gateways", "bench", "plan", "bench/traffic", "test/badinput", "test/servers", "test/attack",
-	"test/uplinks",
+	"test/uplinks", "cli",
 
 	"runtime/container", "store/etcd", "lab", "node", "control/pool", "api", "accel", "accel/wanopt", "control", "cli/functest", "api/session",
-	"cli", "engine", "control/archive", "api/manifest", "runtime/relay", "control/translog", "api/change",
+	"engine", "control/archive", "api/manifest", "runtime/relay", "control/translog", "api/change",
 }
 
 // apart takes the undisturbed package out of the others.
