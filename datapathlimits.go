@@ -47,7 +47,8 @@ func (c *DatapathConfig) Fits() error {
 	var errs Errors
 	refuse := func(field, remedy, format string, args ...any) {
 		errs = append(errs, &Error{
-			Code: CodeNoCapacity, Object: "data path of node " + c.Node, Field: field, Remedy: remedy, Message: fmt.Sprintf(format, args...),
+			Code: CodeNoCapacity, Object: "data path of node " + c.Node, Field: field, Remedy: remedy,
+			Message: fmt.Sprintf(format, args...),
 		})
 	}
 	count := func(field, what string, n, most int) {

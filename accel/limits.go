@@ -411,7 +411,8 @@ func (c *counters) fullFor(tenant string) (onpath.RelayFullness, <-chan struct{}
 // Stats returns what the relay has done so far.
 func (r *Relay) Stats() Stats {
 	c := r.count
-	s := Stats{Opened: c.opened.Load(), Refused: c.refused.Load(), Reset: c.reset.Load(), Vanished: c.vanished.Load(), Tenants: map[string]TenantStats{}}
+	s := Stats{Opened: c.opened.Load(), Refused: c.refused.Load(), Reset: c.reset.Load(), Vanished: c.vanished.Load(),
+		Tenants: map[string]TenantStats{}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.Stayed = maps.Clone(c.stayed)

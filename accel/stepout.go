@@ -163,7 +163,8 @@ func (s *stepper) stepOut() {
 		err = s.c.Silence()
 	}
 	if err != nil {
-		s.relay.cfg.Log.Debug("a connection ended while the relay stepped out", "client", s.ends.client, "origin", s.ends.origin, "err", err)
+		s.relay.cfg.Log.Debug("a connection ended while the relay stepped out",
+			"client", s.ends.client, "origin", s.ends.origin, "err", err)
 		return
 	}
 	s.vanished.Store(true)

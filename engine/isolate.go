@@ -67,7 +67,8 @@ func emptyRoot(dir string) error {
 
 func limitProcess() error {
 	for limit, most := range map[int]uint64{
-		unix.RLIMIT_NOFILE: maxOpenFiles, unix.RLIMIT_NPROC: maxThreads, unix.RLIMIT_CORE: 0, unix.RLIMIT_FSIZE: uint64(onpath.MaxModuleDisk),
+		unix.RLIMIT_NOFILE: maxOpenFiles, unix.RLIMIT_NPROC: maxThreads,
+		unix.RLIMIT_CORE: 0, unix.RLIMIT_FSIZE: uint64(onpath.MaxModuleDisk),
 		unix.RLIMIT_MEMLOCK: 0, unix.RLIMIT_MSGQUEUE: 0,
 	} {
 		if err := unix.Setrlimit(limit, &unix.Rlimit{Cur: most, Max: most}); err != nil {

@@ -191,7 +191,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	if saved != nil && saved.Node != a.opt.Name {
 		return &onpath.Error{
-			Code: onpath.CodeConflict, Message: fmt.Sprintf("the state folder %s is that of node %s, not %s", a.opt.StateDir, saved.Node, a.opt.Name),
+			Code:    onpath.CodeConflict,
+			Message: fmt.Sprintf("the state folder %s is that of node %s, not %s", a.opt.StateDir, saved.Node, a.opt.Name),
 			Remedy: "take the old node off this machine first (onpath node off), or use another folder",
 		}
 	}

@@ -70,7 +70,8 @@ func loopGuard(proxy *httputil.ReverseProxy) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if strings.Contains(strings.Join(r.Header.Values("Via"), ","), name) {
-				http.Error(w, "the request came back to the publisher that handed it on: its --origin leads to itself", http.StatusLoopDetected)
+				http.Error(w, "the request came back to the publisher that handed it on: its --origin leads to itself",
+					http.StatusLoopDetected)
 				return
 			}
 			next.ServeHTTP(w, r)

@@ -103,7 +103,8 @@ func ScalingPage(w io.Writer, o *onpath.Chain) error {
 	for _, name := range o.ElementNames() {
 		if n := numbers[name]; n != nil { // before its first decision and after its last one, too
 			last := at(s.Decisions[len(s.Decisions)-1].Time)
-			n.Points = append(append([]chart.Point{{X: 0, Y: n.Points[0].Y}}, n.Points...), chart.Point{X: last, Y: n.Points[len(n.Points)-1].Y})
+			n.Points = append(append([]chart.Point{{X: 0, Y: n.Points[0].Y}}, n.Points...),
+				chart.Point{X: last, Y: n.Points[len(n.Points)-1].Y})
 			counts.Series = append(counts.Series, *n)
 		}
 	}

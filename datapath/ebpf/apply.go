@@ -233,7 +233,8 @@ func supported(c *onpath.DatapathConfig) error {
 		return e
 	}
 	if hosts > 1 {
-		e := onpath.Errorf(onpath.CodeUnsupported, "%d uplinks have attach: host; the data path knows one device by which packets reach this machine", hosts)
+		e := onpath.Errorf(onpath.CodeUnsupported,
+			"%d uplinks have attach: host; the data path knows one device by which packets reach this machine", hosts)
 		e.Remedy = "name the device of the default route, and no other"
 		return e
 	}

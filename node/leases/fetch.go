@@ -55,7 +55,8 @@ func (f *fetcher) bring(ctx context.Context, m *nslp.Message, o *onpath.LocalLea
 	}
 	for _, i := range module.Imports {
 		if !slices.Contains(f.blocks, i.Module) {
-			return &nslp.Refusal{Reason: "MissingBlock", Words: fmt.Sprintf("the building block %s is not offered to leased modules here", i.Module)}
+			return &nslp.Refusal{Reason: "MissingBlock",
+				Words: fmt.Sprintf("the building block %s is not offered to leased modules here", i.Module)}
 		}
 	}
 	o.Code = code
