@@ -40,7 +40,7 @@ type opened struct {
 	days   *archive.Folder
 	// restored is the file that says that the store was restored; "": it was not.
 	restored string
-	closes []func() // the last one first
+	closes   []func() // the last one first
 }
 
 func (o *opened) close() {
@@ -112,7 +112,7 @@ func (o *opened) tasks(ctx context.Context) ([]func(context.Context) error, erro
 	}
 	controller := control.New(control.Options{Store: o.public.Entries, Hub: hub, Log: log, Boot: sinceBoot, Archive: o.days,
 		OnStored: keeper.OnStored, Restored: o.restored != "",
-		Secrets:  o.secret.Keys, Settings: plan.Settings{
+		Secrets: o.secret.Keys, Settings: plan.Settings{
 			PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
 	hooks := newWebhooks(conf, keeper, o.store, o.secret.Keys, log)
 	registry := newRegistry()

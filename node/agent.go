@@ -193,7 +193,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return &onpath.Error{
 			Code:    onpath.CodeConflict,
 			Message: fmt.Sprintf("the state folder %s is that of node %s, not %s", a.opt.StateDir, saved.Node, a.opt.Name),
-			Remedy: "take the old node off this machine first (onpath node off), or use another folder",
+			Remedy:  "take the old node off this machine first (onpath node off), or use another folder",
 		}
 	}
 	if err := a.meters.Load(); err != nil {

@@ -33,12 +33,12 @@ type receiver struct {
 
 // flow is what came of one stream, or of datagrams.
 type flow struct {
-	bytes       int64
-	datagrams   uint64
-	highest     uint64 // number of a datagram, from 1
-	begun       bool
-	watch       stopwatch
-	took        time.Duration // from the first to the last
+	bytes     int64
+	datagrams uint64
+	highest   uint64 // number of a datagram, from 1
+	begun     bool
+	watch     stopwatch
+	took      time.Duration // from the first to the last
 }
 
 // buffer is the sockets', in bytes: a sender without limit is faster than one reader for
