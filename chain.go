@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 )
 
 // Chain says which traffic passes through which deployments, in which order, to
@@ -204,6 +205,10 @@ type Element struct {
 	// node: by the name of that node, and by this element's nodes; default as in weights.
 	// So flows can stay on a node, or in a rack. Weight 0 is for all: nothing is sent there.
 	WeightsFrom map[string]map[string]int `json:"weightsFrom,omitempty"`
+	// Together: flow (default): each new flow chooses its instance by itself; source: all
+	// flows of an address at the from end meet one instance; hosts: all flows between two
+	// addresses do, whichever end begins them, as FTP's two connections.
+	Together Together `json:"together,omitempty"`
 	// Pair: the instances in the two cloudlets of the chain's at, first the one at the from
 	// end, change packets together, each with one of the other cloudlet. What enters at one
 	// end comes out at the other; None, and whether one is ready, hold for both.
@@ -235,6 +240,35 @@ const (
 	LostRepick Lost = "repick"
 	LostReset  Lost = "reset"
 )
+
+// Together says which flows meet one instance of an element: FTP's two connections, the
+// media of a SIP call, or all sessions of a client.
+type Together string
+
+// The kinds of affinity.
+const (
+	TogetherFlow   Together = "flow"   // the packets of a flow
+	TogetherSource Together = "source" // all flows of one address at the chain's from end
+	TogetherHosts  Together = "hosts"  // all flows between two addresses, whichever end begins them
+)
+
+// Apart reports whether flows are chosen for one by one.
+func (t Together) Apart() bool { return t == "" || t == TogetherFlow }
+
+// Of is the part of a tuple by which its flow's instance is chosen. The tuple runs from the
+// chain's from end to its to end; flows with the same part meet one instance.
+func (t Together) Of(tuple Tuple) Tuple {
+	nobody := netip.IPv6Unspecified()
+	switch {
+	case t == TogetherSource:
+		return Tuple{Src: tuple.Src, Dst: nobody}
+	case t != TogetherHosts:
+		return tuple
+	case tuple.Dst.Less(tuple.Src):
+		return Tuple{Src: tuple.Dst, Dst: tuple.Src}
+	}
+	return Tuple{Src: tuple.Src, Dst: tuple.Dst}
+}
 
 // None is what an element without a ready instance does to packets.
 type None string

@@ -457,6 +457,12 @@ type Group struct {
 	Back TableID `json:"back"`
 	Lost Lost    `json:"lost"`
 	None None    `json:"none"`
+	// Together says which flows meet one member; "": each flow is chosen for by itself.
+	// A new flow meets the member that others of its part have, unless it is closed: also
+	// a member that drains or has no weight. The group of the other direction counts as
+	// the same. Mirrors, and functions of this node, are chosen by the addresses
+	// alone. Where nothing is known of others, members' weights decide: rows must be none.
+	Together Together `json:"together,omitempty"`
 	// Weights are the shares of new flows by where they come from, a row for
 	// each instance of the element before; whoever has none is served by the
 	// members' own weights. Rows decide for the first packet that meets the

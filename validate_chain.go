@@ -332,7 +332,22 @@ func (v *validation) element(at string, e *Element, c *Chain, f family) Ref {
 		v.number(key(at+".weights", n), e.Weights[n], 0, MaxWeight)
 	}
 	v.weightsFrom(at+".weightsFrom", e, &c.Spec)
+	validateTogether(v, at+".together", e, &c.Spec)
 	return d
+}
+
+// validateTogether refuses what would lead flows of one part to several instances.
+func validateTogether(v *validation, at string, e *Element, s *ChainSpec) {
+	switch {
+	case e.Together == "" || !enum(v, at, &e.Together, "", TogetherFlow, TogetherSource, TogetherHosts) || e.Together.Apart():
+	case len(e.WeightsFrom) > 0:
+		v.add(at, "take out one of the two", "contradicts weightsFrom, which chooses by where a flow comes from")
+	case e.Pair:
+		v.add(at, "take it out", "each half of a pair chooses its instances by itself")
+	case s.Exit == ExitLast && s.Direction != DirectionForward:
+		v.add(at, "take it out, or write direction: forward",
+			"with exit: last answers find their instances by the element's own weights alone")
+	}
 }
 
 func (v *validation) weightsFrom(at string, e *Element, s *ChainSpec) {

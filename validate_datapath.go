@@ -162,6 +162,12 @@ func (v *validation) group(at string, g Group, seen map[GroupID]bool) {
 	enum(v, at+".mode", &g.Mode, "", ModeInline, ModeMirror)
 	enum(v, at+".lost", &g.Lost, "", LostRepick, LostReset)
 	enum(v, at+".none", &g.None, "", NoneDrop, NoneBypass)
+	if g.Together != "" {
+		enum(v, at+".together", &g.Together, "", TogetherFlow, TogetherSource, TogetherHosts)
+	}
+	if !g.Together.Apart() && len(g.Weights) > 0 {
+		v.add(at+".weights", "take one of the two out", "contradict together: %s", g.Together)
+	}
 	for i, m := range g.Members {
 		v.id24(index(at+".members", i)+".vport", uint32(m.Vport))
 	}

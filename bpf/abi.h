@@ -396,6 +396,9 @@ struct table {
 #define GROUP_BYPASS  0x08 /* none: bypass */
 #define GROUP_INLINE  0x10 /* functions of this node are among its members */
 #define GROUP_ROWS    0x20 /* has weights by where flows come from */
+#define GROUP_SOURCE  0x40 /* all flows of an address at the chain's from end meet one member */
+#define GROUP_HOSTS   0x80 /* all flows between two addresses do */
+#define GROUP_TOGETHER (GROUP_SOURCE | GROUP_HOSTS)
 
 struct member {
 	__u32 vport;
@@ -419,6 +422,19 @@ struct group {
 struct weights_key {
 	__u32 group;
 	__u32 from; /* key of an instance; 0: the edge */
+};
+
+/* Flows that meet one member: what hash_tuple says of them, and their group; of the group of
+ * replies, the other one. */
+struct affinity_key {
+	__u64 hash;
+	__u32 group;
+	__u32 pad;
+};
+
+struct affinity {
+	__u32 member; /* its key */
+	__u32 seen;   /* seconds, as a flow's: when the last one began */
 };
 
 /*

@@ -42,6 +42,7 @@ type element struct {
 	disabled bool
 	sel      []onpath.Selector
 	weights  map[string]int
+	together onpath.Together
 	// weightsFrom are weights by the node that flows come from.
 	weightsFrom map[string]map[string]int
 }

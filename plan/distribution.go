@@ -26,7 +26,8 @@ type split struct{ forward, reverse map[uint32]map[uint32]uint32 }
 // distributes reports whether the flows to element k are split by rack.
 func (c *chain) distributes(k int) bool {
 	e := &c.elements[k]
-	return c.obj.Spec.Distribution == onpath.DistributionNetwork && len(e.weightsFrom) == 0 && !e.mirror() && !e.inline()
+	return c.obj.Spec.Distribution == onpath.DistributionNetwork && len(e.weightsFrom) == 0 && !e.mirror() && !e.inline() &&
+		e.together.Apart()
 }
 
 // networkRows are the instances on this node from which packets come to element k, and

@@ -17,7 +17,7 @@ func (w *resolver) resolveElements(c *chain) {
 		o := &c.obj.Spec.Through[i]
 		field := fmt.Sprintf("spec.through[%d]", i)
 		e := element{mode: cmp.Or(o.Mode, onpath.ModeInline), disabled: o.Disabled, sel: o.Selection(), weights: o.Weights,
-			weightsFrom: o.WeightsFrom}
+			weightsFrom: o.WeightsFrom, together: o.Together}
 		if o.Function != "" {
 			e.d = w.shortForm(c, o)
 			e.dep = e.d.key

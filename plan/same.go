@@ -90,7 +90,7 @@ func sameRule(a, b onpath.Rule) bool {
 func sameGroup(a, b onpath.Group) bool {
 	return a.ID == b.ID && a.Path == b.Path && a.Reverse == b.Reverse && a.Mode == b.Mode &&
 		slices.Equal(a.Members, b.Members) && a.Then == b.Then && a.Back == b.Back &&
-		a.Lost == b.Lost && a.None == b.None && slices.EqualFunc(a.Weights, b.Weights, sameRow)
+		a.Lost == b.Lost && a.None == b.None && a.Together == b.Together && slices.EqualFunc(a.Weights, b.Weights, sameRow)
 }
 
 func sameRow(a, b onpath.WeightRow) bool {

@@ -44,6 +44,7 @@ func groupOf(p onpath.PathID, i int, reverse bool, e *element) onpath.Group {
 	return onpath.Group{
 		ID: onpath.GroupOf(p, i, reverse), Path: p, Reverse: reverse, Mode: e.mode,
 		Then: onpath.TableOf(p, i, reverse), Back: onpath.TableOf(p, i, !reverse), Lost: e.lost, None: e.none,
+		Together: e.together,
 	}
 }
 

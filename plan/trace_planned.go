@@ -207,6 +207,12 @@ func (t *tracer) plannedHop(x *index, g *onpath.Group) (hop onpath.TraceHop, at 
 		full.Live = false
 		return full, i.node, false
 	case len(open) > 1:
+		switch g.Together {
+		case onpath.TogetherSource:
+			hop.Message = "the instance of other flows of the client's address, if there are any"
+		case onpath.TogetherHosts:
+			hop.Message = "the instance of other flows between the two addresses, if there are any"
+		}
 		return hop, nil, false
 	case g.None == onpath.NoneBypass:
 		hop.State, hop.Message = "bypassed", "no instance is ready"

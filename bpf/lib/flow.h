@@ -69,6 +69,15 @@ static __always_inline int begin_flow(struct pkt *p)
 	return flow_begin(p, &p->key, p->tenant);
 }
 
+/* A flow begins, and others of its addresses are to meet the same member. */
+static __always_inline void note_affinity(struct pkt *p)
+{
+	if (!p->choice.together || p->d.kind != NEXT_VPORT || p->d.next != p->choice.together)
+		return;
+	p->choice.with.seen = p->now;
+	bpf_map_update_elem(&affinities, &p->choice.key, &p->choice.with, BPF_ANY);
+}
+
 /* Write pkt.d as the entry of pkt.key, unless there is one that is decided: then
  * that one becomes pkt.d. One of context only is completed in place. */
 __noinline int write_flow(void)
@@ -79,6 +88,7 @@ __noinline int write_flow(void)
 
 	if (!p)
 		return 0;
+	note_affinity(p);
 	if (p->absent) {
 		p->absent = 0;
 		if (begin_flow(p))

@@ -8,6 +8,10 @@
  * moves its own flows only, and whoever knows the same members chooses the same:
  * the other direction (whose group holds the same keys), another node, a
  * restarted one. (Thaler and Ravishankar 1998; Schindelhauer and Schomaker 2005.)
+ *
+ * Where several flows are to meet one member (together), the hash is of their addresses
+ * alone, and a new one goes where others of them are: the member may have been chosen
+ * among others than there are now.
  */
 #ifndef ONPATH_GROUP_H
 #define ONPATH_GROUP_H
@@ -28,17 +32,33 @@ static __always_inline __u64 words(const void *addr, int i)
 	return ((__u64)a[2 * i + 1] << 32) | a[2 * i];
 }
 
-/* Hash of a tuple in its chain's from/to orientation. */
-static __always_inline __u64 hash_tuple(const struct flow_key *k, int reverse)
+/* Does an address stand behind another one? */
+static __always_inline int is_behind(const void *a, const void *b)
 {
+	if (words(a, 0) != words(b, 0))
+		return bpf_be64_to_cpu(words(a, 0)) > bpf_be64_to_cpu(words(b, 0));
+	return bpf_be64_to_cpu(words(a, 1)) > bpf_be64_to_cpu(words(b, 1));
+}
+
+/* Hash of the part of a tuple by which a member of a group with such flags is chosen, in its
+ * chain's from/to orientation. */
+static __always_inline __u64 hash_tuple(const struct flow_key *k, __u32 flags)
+{
+	__u32 reverse = flags & GROUP_REVERSE;
 	const void *from = reverse ? k->dst : k->src, *to = reverse ? k->src : k->dst;
 	__be16 fp = reverse ? k->dport : k->sport, tp = reverse ? k->sport : k->dport;
 	__u64 h = 0;
 
+	if ((flags & GROUP_HOSTS) && is_behind(from, to)) {
+		from = to;
+		to = reverse ? k->dst : k->src;
+	}
 	h = mix(h, words(from, 0));
 	h = mix(h, words(from, 1));
-	h = mix(h, words(to, 0));
-	h = mix(h, words(to, 1));
+	h = mix(h, flags & GROUP_SOURCE ? 0 : words(to, 0));
+	h = mix(h, flags & GROUP_SOURCE ? 0 : words(to, 1));
+	if (flags & GROUP_TOGETHER)
+		return mix(h, 0);
 	return mix(h, ((__u64)fp << 32) | ((__u64)tp << 16) | k->proto);
 }
 
@@ -63,7 +83,7 @@ __noinline __u64 draw(__u32 u)
 #define MEMBER_BLOCK 8
 
 /* The weight of a group's member, which has an index and a key, for flows from
- * pkt.upstream; otherwise if the group has no row for them. */
+ * pkt.choice.upstream; otherwise if the group has no row for them. */
 __noinline __u32 weight_of(__u32 id, __u32 at, __u32 member, __u32 otherwise)
 {
 	struct pkt *p = packet();
@@ -73,7 +93,7 @@ __noinline __u32 weight_of(__u32 id, __u32 at, __u32 member, __u32 otherwise)
 	if (!p || at >= MAX_MEMBERS)
 		return 0;
 	key.group = id;
-	key.from = p->upstream;
+	key.from = p->choice.upstream;
 	row = bpf_map_lookup_elem(&weights, &key);
 	if (!row || row->of[at] >> ROW_KEY != (__u16)member)
 		return otherwise;
@@ -97,7 +117,7 @@ __noinline int choose_block(__u32 id, __u32 base)
 			break;
 		m = &g->members[base + i];
 		weight = m->weight;
-		if (p->weighed)
+		if (p->choice.weighed)
 			weight = weight_of(id, base + i, m->key, weight);
 		if (!weight)
 			continue;
@@ -105,7 +125,7 @@ __noinline int choose_block(__u32 id, __u32 base)
 		v = vport_at(slot, m->vport);
 		if (!v || v->state != STATE_UP)
 			continue;
-		mine = draw(mix(mix(p->hash, m->key), 0x5bd1e995) >> 32);
+		mine = draw(mix(mix(p->choice.hash, m->key), 0x5bd1e995) >> 32);
 		/* mine/weight < best/best_weight */
 		if (p->best_weight && mine * p->best_weight >= p->best * weight)
 			continue;
@@ -113,13 +133,49 @@ __noinline int choose_block(__u32 id, __u32 base)
 		p->best_weight = weight;
 		p->member = m->vport;
 		p->member_slot = slot;
+		p->choice.drawn = m->key;
+	}
+	return 0;
+}
+
+/* The member of a group that other flows of pkt.choice.hash have: pkt.member. 0: there is none, or
+ * it is closed or no member any more. */
+__noinline int choose_together(__u32 id)
+{
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+	struct pkt *p = packet();
+	struct affinity *a;
+	struct vport *v;
+	__u32 i, slot;
+
+	if (!g || !p)
+		return 0;
+	p->choice.key.hash = p->choice.hash;
+	p->choice.key.group = id & ~1;
+	p->choice.key.pad = 0;
+	a = bpf_map_lookup_elem(&affinities, &p->choice.key);
+	if (!a)
+		return 0;
+	for (i = 0; i < MAX_MEMBERS; i++) {
+		if (i >= g->count)
+			break;
+		if (g->members[i].key != a->member)
+			continue;
+		slot = g->members[i].slot;
+		v = vport_at(slot, g->members[i].vport);
+		if (!v || v->state == STATE_CLOSED || v->kind == VPORT_FUNCTION)
+			return 0;
+		p->member = v->id;
+		p->member_slot = slot;
+		p->choice.drawn = a->member;
+		return 1;
 	}
 	return 0;
 }
 
 /* Choose a member of a group for key (back: for rkey): pkt.member, or 0. With
- * fresh, for a new flow: by the weights for where it comes from, if the group has
- * such. All else must be chosen alike by every direction and node. */
+ * fresh, for a new flow: by the weights for where it comes from, or where others are,
+ * if the group has such. All else must be chosen alike by every direction and node. */
 __noinline int choose(__u32 id, __u32 back, __u32 fresh)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
@@ -130,22 +186,33 @@ __noinline int choose(__u32 id, __u32 back, __u32 fresh)
 		return 0;
 	p->member = 0;
 	p->best_weight = 0;
-	p->weighed = fresh && (g->flags & GROUP_ROWS);
-	p->upstream = 0;
-	if (p->weighed) {
+	p->choice.weighed = fresh && (g->flags & GROUP_ROWS);
+	p->choice.upstream = 0;
+	if (p->choice.weighed) {
 		__u32 slot = p->prev_slot;
 		struct vport *v = vport_at(slot, p->prev);
 
 		if (v)
-			p->upstream = v->key;
+			p->choice.upstream = v->key;
 	}
-	p->hash = hash_tuple(back ? &p->rkey : &p->key, g->flags & GROUP_REVERSE);
+	p->choice.hash = hash_tuple(back ? &p->rkey : &p->key, g->flags);
+	if (fresh)
+		p->choice.together = 0;
+	if (fresh && (g->flags & GROUP_TOGETHER) && choose_together(id))
+		goto chosen;
 	for (base = 0; base < MAX_MEMBERS; base += MEMBER_BLOCK) {
 		if (base >= g->count)
 			break;
 		choose_block(id, base);
 	}
-	return p->best_weight != 0;
+	if (!p->best_weight)
+		return 0;
+chosen:
+	if (fresh && (g->flags & GROUP_TOGETHER) && !function_at(p->member_slot)) {
+		p->choice.together = p->member; /* functions are passed in place */
+		p->choice.with.member = p->choice.drawn;
+	}
+	return 1;
 }
 
 /* As choose_block, of the members that may know a running flow, pkt.first excepted,
@@ -170,7 +237,7 @@ __noinline int search_block(__u32 id, __u32 base)
 		if (!v || v->state == STATE_CLOSED || v->kind == VPORT_FUNCTION || m->vport == p->first)
 			continue;
 		weight = m->weight ? m->weight : 1; /* it may have begun before it got none */
-		mine = draw(mix(mix(p->hash, m->key), 0x5bd1e995) >> 32);
+		mine = draw(mix(mix(p->choice.hash, m->key), 0x5bd1e995) >> 32);
 		if (p->floor_weight && mine * p->floor_weight <= p->floor * weight)
 			continue;
 		if (p->best_weight && mine * p->best_weight >= p->best * weight)
@@ -216,7 +283,7 @@ __noinline int search_behind(__u32 id, __u32 vport)
 			break;
 		if (g->members[i].vport != vport)
 			continue;
-		p->floor = draw(mix(mix(p->hash, g->members[i].key), 0x5bd1e995) >> 32);
+		p->floor = draw(mix(mix(p->choice.hash, g->members[i].key), 0x5bd1e995) >> 32);
 		p->floor_weight = g->members[i].weight ? g->members[i].weight : 1;
 		break;
 	}

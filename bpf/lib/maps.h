@@ -39,6 +39,9 @@ MAP(stations, BPF_MAP_TYPE_LRU_HASH, struct addr_key, struct station, 1 << 14, B
 /* To learn the link addresses of next hops; vport of the key is a device. */
 MAP(attempts, BPF_MAP_TYPE_LRU_HASH, struct own_key, struct attempt, 1 << 13, BPF_F_NO_COMMON_LRU);
 
+/* Where a table is full of them, hashing alone decides. The driver's rounds follow the flows. */
+MAP(affinities, BPF_MAP_TYPE_HASH, struct affinity_key, struct affinity, 1 << 17, BPF_F_NO_PREALLOC);
+
 /* The configuration; vports.h has the vports. */
 MAP(prefilters, BPF_MAP_TYPE_ARRAY, __u32, struct prefilter, 1, BPF_F_MMAPABLE);
 MAP(nodes, BPF_MAP_TYPE_ARRAY, __u32, struct node, 1, 0);

@@ -119,6 +119,16 @@ struct reply {
 	__u32 next, slot;
 };
 
+/* By what choose chooses a member, and what is noted once a flow has the member. */
+struct choice {
+	__u64 hash;
+	__u32 weighed, upstream; /* 1: by the weights of where the flow comes from */
+	struct affinity_key key;
+	struct affinity with; /* the member of flows of that key */
+	__u32 together;       /* the member's vport; 0: flows are chosen for one by one */
+	__u32 drawn;          /* key of the member that was chosen last */
+};
+
 struct pkt {
 	struct flow_key key;  /* scope and tuple as seen */
 	struct flow_key rkey; /* the reverse, elsewhere */
@@ -185,13 +195,12 @@ struct pkt {
 	/* Result of choose. */
 	__u32 member, member_slot;
 	__u32 best_weight;
-	__u32 weighed, upstream; /* 1: by the weights of where the flow comes from */
 	__u64 best; /* what it drew */
 	/* Of find_owner: the member that is tried last, and what the one tried before drew. */
 	__u32 first, first_slot;
 	__u64 floor;
 	__u32 floor_weight;
-	__u64 hash;
+	struct choice choice;
 
 	__u32 dropped; /* DROP_…: finish counts it */
 	__u32 after; /* AFTER_…: what is done behind the dispatcher */
@@ -323,6 +332,7 @@ static __always_inline void begin_packet(struct pkt *p, __u32 ifindex)
 	p->bytes = 0;
 	p->tags = 0;
 	p->vlan = 0;
+	p->choice.together = 0;
 	p->learn = p->must_sync = p->absent = p->anew = p->queried = p->followed = p->halt = p->halted = 0;
 	p->tenant = 0;
 	p->prev_slot = 0;

@@ -51,6 +51,7 @@ func Cases() []Case {
 		{"pair-reset", "the reset for a connection whose instance is gone passes a gateway of the pair", gatewaysReset},
 		{"shares", "10,000 flows meet three instances by their weights, within a tenth", shares},
 		{"weights", "new flows are shared by weights for the instance they come from, both directions alike", matrix},
+		{"together", "all flows of an address, or between two, meet one instance, also as instances come and go", together},
 		{"sticky", "adding, draining and weighing move no flow, removing only its own", sticks},
 		{"symmetric", "whoever starts a flow, it meets the same instance", symmetry},
 		{"lost-repick", "flows of a dead instance go on at another, both ways", repick},

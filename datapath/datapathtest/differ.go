@@ -161,7 +161,7 @@ func (d *differ) build() *layout {
 		instances: []*instance{keep1, keep2, wraps, drains, closed, mirror, bridged, rewrites, originates, far},
 		chains: []*chain{
 			{path: 6, tier: onpath.TierOperator, tenant: "operator", match: onpath.Match{Dst: prefixes("10.9.5.0/24", "2001:db8:9:5::/64")}, strict: true,
-				elements: []*element{{instances: []*instance{drains, wraps}}}},
+				elements: []*element{{instances: []*instance{drains, wraps}, together: onpath.TogetherSource}}},
 			{path: 1, match: web, elements: []*element{
 				{instances: []*instance{keep1, keep2}}, {instances: []*instance{mirror}, mode: onpath.ModeMirror, none: onpath.NoneBypass}, {instances: []*instance{bridged}}}},
 			{path: 2, tenant: "small", maxFlows: 400, match: dns, elements: []*element{{instances: []*instance{rewrites}, none: onpath.NoneBypass}}},
@@ -172,7 +172,7 @@ func (d *differ) build() *layout {
 			{path: 5, match: onpath.Match{Dst: servers, Protocol: []uint8{tcp}, DstPorts: portRanges(22, 22)}, strict: true,
 				elements: []*element{{instances: []*instance{closed}, none: onpath.NoneDrop}}},
 			{path: 7, match: onpath.Match{Dst: servers, Protocol: []uint8{tcp}, DstPorts: portRanges(25, 25)}, began: time.Now(), adopt: time.Hour,
-				elements: []*element{{instances: []*instance{keep1, keep2}}}},
+				elements: []*element{{instances: []*instance{keep1, keep2}, together: onpath.TogetherHosts}}},
 			{path: 8, match: onpath.Match{Src: clients, Dst: servers, Protocol: []uint8{132, 50}}, forward: true, exitLast: true,
 				elements: []*element{{instances: []*instance{keep1}}}},
 		},

@@ -55,7 +55,8 @@ type element struct {
 	lost      onpath.Lost // default repick
 	none      onpath.None // default drop
 	// match is the element's own select, forward; nil: everything.
-	match *onpath.Match
+	match    *onpath.Match
+	together onpath.Together
 	// rows are the weights by where flows come from, forward.
 	rows []onpath.WeightRow
 }
@@ -245,7 +246,7 @@ func (e *element) group(p onpath.PathID, i int, reverse bool) onpath.Group {
 		ID: onpath.GroupOf(p, i, reverse), Path: p, Reverse: reverse,
 		Mode: cmp.Or(e.mode, onpath.ModeInline),
 		Then: onpath.TableOf(p, i, reverse), Back: onpath.TableOf(p, i, !reverse),
-		Lost: cmp.Or(e.lost, onpath.LostRepick), None: cmp.Or(e.none, onpath.NoneDrop),
+		Lost: cmp.Or(e.lost, onpath.LostRepick), None: cmp.Or(e.none, onpath.NoneDrop), Together: e.together,
 	}
 	if !reverse {
 		g.Weights = e.rows

@@ -123,6 +123,8 @@ const (
 	groupBypass  uint16 = 8
 	groupInline  uint16 = 16
 	groupRows    uint16 = 32
+	groupSource  uint16 = 64
+	groupHosts   uint16 = 128
 
 	rowKey = 16 // in weights: where the member's key stands
 
@@ -311,6 +313,17 @@ type weightsKey struct {
 }
 
 type weightsValue [maxMembers]uint32
+
+type affinityKey struct {
+	Hash  uint64
+	Group uint32
+	Pad   uint32
+}
+
+type affinityValue struct {
+	Member uint32 // key
+	Seen   uint32
+}
 
 type pathValue struct {
 	ID         uint32

@@ -500,6 +500,12 @@ func (k *compiler) groups() error {
 		if g.Mode != onpath.ModeMirror && slices.ContainsFunc(g.Members, k.isFunction) {
 			v.Flags |= groupInline
 		}
+		switch g.Together {
+		case onpath.TogetherSource:
+			v.Flags |= groupSource
+		case onpath.TogetherHosts:
+			v.Flags |= groupHosts
+		}
 		for j, m := range g.Members {
 			v.Members[j] = memberValue{
 				Vport: uint32(m.Vport), Key: m.Key, Weight: m.Weight, Slot: uint16(k.s.vports.of[m.Vport]),

@@ -186,7 +186,7 @@ func (d *Driver) open() error {
 	ctx, stop := context.WithCancel(context.Background())
 	d.life, d.stop = ctx, stop
 	succession.beginEntries(ctx, &d.done, c.Maps[flowsMap])
-	d.done.Go(func() { d.sweepLoop(ctx, c.Maps[natsMap]) })
+	d.done.Go(func() { d.sweepLoop(ctx, c.Maps[natsMap], c.Maps[affinitiesMap]) })
 	d.done.Go(func() { d.fastLoop(ctx) })
 	if err := d.watchRoutes(ctx); err != nil {
 		return err

@@ -32,6 +32,9 @@ const (
 	pendingMap = "pending_v2"
 )
 
+// affinitiesMap holds where flows are that meet one instance.
+const affinitiesMap = "affinities"
+
 // natsMap holds the translations of what instances send from private addresses.
 const natsMap = "nats"
 

@@ -50,7 +50,7 @@ const firstToTurn = "stages"
 // learnt maps are what packets left. The new programs share them with the old ones
 // where their layout is the same; all others are anew in every succession.
 var learnt = []string{
-	flowsMap, pendingMap, natsMap, "frags", "stations", "quotas", "admissions", "hops", "hop_slots", "hops_taken",
+	flowsMap, pendingMap, natsMap, affinitiesMap, "frags", "stations", "quotas", "admissions", "hops", "hop_slots", "hops_taken",
 	"prefilters", "vport_stats", "path_stats", "function_stats", "tenant_stats", "total_stats", "uplink_stats", "watch_stats",
 }
 

@@ -28,7 +28,7 @@ const (
 // sweepEvery is a variable for tests, which have entries aged when they say.
 var sweepEvery = 5 * time.Second
 
-func (d *Driver) sweepLoop(ctx context.Context, nats *ebpf.Map) {
+func (d *Driver) sweepLoop(ctx context.Context, nats, affinities *ebpf.Map) {
 	tick := time.NewTicker(sweepTick)
 	defer tick.Stop()
 	var s *sweep
@@ -49,7 +49,7 @@ func (d *Driver) sweepLoop(ctx context.Context, nats *ebpf.Map) {
 		if s != nil {
 			var done bool
 			if done, err = s.turn(monotonic()); err == nil && done {
-				err = errors.Join(d.recount(s), sweepNAT(ctx, nats, s.tables, monotonic))
+				err = errors.Join(d.recount(s), sweepNAT(ctx, nats, s.tables, monotonic), s.affinities.end(ctx, affinities, monotonic()))
 			}
 			if done || err != nil {
 				s.close()
@@ -78,6 +78,8 @@ type sweep struct {
 	used    map[uint32]quotaValue // what tenants used of their quotas as the round began
 	slots   []uint32              // tenants of the tables of pending flows, in their order
 	count   flowCount
+
+	affinities *affinityRound
 
 	prefilter *prefilter // whose cells this round sets; nil: they are set
 }
@@ -117,7 +119,11 @@ func (d *Driver) sweepOf(idle map[uint16]onpath.Idle, now uint64) (*sweep, error
 		s.prefilter = d.maps.prefilter
 	}
 	s.shrink = shrinkFor(d.counted.established, uint64(t[0].MaxEntries()))
-	if err := s.shrinkShares(d.maps, slots); err != nil {
+	err = s.shrinkShares(d.maps, slots)
+	if err == nil {
+		s.affinities, err = newAffinityRound(d.maps.groups.now, d.coll.Maps[affinitiesMap])
+	}
+	if err != nil {
 		s.close()
 		return nil, err
 	}
@@ -243,6 +249,7 @@ func (s *sweep) tally(k *flowKey, v *flowValue) {
 		}
 		return
 	}
+	s.affinities.meet(s.r, k, v)
 	slot := s.r.tenant(k, v)
 	s.entries[slot]++
 	if v.Flags&flowEmitted != 0 {

@@ -134,6 +134,9 @@ func (n *Node) goOn(w *work, f *flow, g *onpath.Group, begins bool) bool {
 		if from == atElement && d.group.Lost == onpath.LostReset && w.h.Runs() {
 			f.next = cmp.Or(n.home(d.group, w.key.tuple, 0), f.next)
 		}
+		if w.writes && f.next == d.member {
+			noteAffinity(n, d.group, w.key.tuple, d.member)
+		}
 	case toExit:
 		f.group, f.entry = 0, cmp.Or(d.leaves, f.entry)
 		n.aimAtExit(f)

@@ -350,6 +350,7 @@ func (n *Node) classify(w *work) {
 		return
 	case toMember:
 		f.kind, f.next, f.group = onpath.NextVport, d.member, d.group.ID
+		noteAffinity(n, d.group, w.key.tuple, d.member)
 		n.countBegun(w, f.path)
 	case toExit, toRoute:
 		f.kind, f.next = onpath.NextExit, edge
@@ -543,6 +544,7 @@ func (n *Node) emission(w *work, v *onpath.Vport, own bool) {
 	switch d.outcome {
 	case toMember:
 		f.kind, f.next, f.group = onpath.NextVport, d.member, d.group.ID
+		noteAffinity(n, d.group, w.key.tuple, d.member)
 	case toExit:
 		f.entry = cmp.Or(d.leaves, f.entry)
 		n.aimAtExit(&f)

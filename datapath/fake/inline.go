@@ -119,6 +119,9 @@ func (n *Node) relay(w *work, t Tunnelled) {
 		n.steer(w, &f)
 		return
 	}
+	if d.outcome == toMember {
+		noteAffinity(n, d.group, w.key.tuple, d.member)
+	}
 	n.begin(w, n.learn(w, w.key, f, w.tenant))
 }
 

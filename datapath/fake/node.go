@@ -44,6 +44,7 @@ type Node struct {
 	due       map[way]time.Time // when what has passed would have passed at its rate
 	fragments map[fragmentKey]fragment
 	nat       natTable
+	together  map[affinity]*noted
 	stations  map[end]station // of a bridge
 	bridged   *bridged        // the frame being worked on; nil: it came in elsewhere
 	counters  onpath.Counters
@@ -77,7 +78,7 @@ func (n *Node) forget() {
 	n.flows, n.shares, n.due = map[flowKey]*flow{}, map[string]*share{}, map[way]time.Time{}
 	n.index(&onpath.DatapathConfig{})
 	n.fragments = map[fragmentKey]fragment{}
-	n.nat, n.stations = newNATTable(), map[end]station{}
+	n.nat, n.stations, n.together = newNATTable(), map[end]station{}, map[affinity]*noted{}
 	n.counters = onpath.Counters{
 		Vports: map[onpath.VportID]onpath.VportCounters{},
 		Paths:  map[onpath.PathID]onpath.PathCounters{},

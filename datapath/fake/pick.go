@@ -49,6 +49,11 @@ func mix(x uint64) uint64 {
 // pickFor chooses a member of g for a new flow that comes from the instance with
 // a key, or 0 from the edge.
 func (n *Node) pickFor(g *onpath.Group, t onpath.Tuple, upstream uint32) (onpath.VportID, bool) {
+	if !g.Together.Apart() && g.Mode != onpath.ModeMirror {
+		if to, ok := withOthers(n, g, t); ok {
+			return to, ok
+		}
+	}
 	for _, row := range g.Weights {
 		if row.From != upstream || g.Mode == onpath.ModeMirror {
 			continue
@@ -76,10 +81,7 @@ func (n *Node) pick(g *onpath.Group, t onpath.Tuple) (onpath.VportID, bool) {
 	if len(members) == 0 {
 		return 0, false
 	}
-	if g.Reverse {
-		t = t.Reverse()
-	}
-	return members[n.options.Pick(g, members, t)].Vport, true
+	return members[n.options.Pick(g, members, partOf(g, t))].Vport, true
 }
 
 // home finds the instance that knows a running connection of which this place knows
@@ -102,10 +104,7 @@ func (n *Node) home(g *onpath.Group, t onpath.Tuple, asked onpath.VportID) onpat
 			rest = append(rest, m)
 		}
 	}
-	oriented := t
-	if g.Reverse {
-		oriented = t.Reverse()
-	}
+	oriented := partOf(g, t)
 	for len(rest) > 0 {
 		i := n.options.Pick(g, rest, oriented)
 		m := rest[i].Vport

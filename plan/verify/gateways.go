@@ -70,7 +70,7 @@ func alike(g, o *onpath.Group) bool {
 	byVport := func(x, y onpath.Member) int { return int(x.Vport) - int(y.Vport) }
 	slices.SortFunc(a, byVport)
 	slices.SortFunc(b, byVport)
-	return slices.EqualFunc(a, b, func(x, y onpath.Member) bool {
+	return g.Together == o.Together && slices.EqualFunc(a, b, func(x, y onpath.Member) bool {
 		return x.Vport == y.Vport && x.Weight == y.Weight && x.Key == y.Key
 	})
 }

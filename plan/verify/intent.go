@@ -39,6 +39,7 @@ type step struct {
 	deployment string
 	mirror     bool
 	bypass     bool // none: bypass
+	together   onpath.Together
 	packets    onpath.PacketRights
 	redirects  bool             // its function may send packets to later elements
 	sel        []onpath.Match   // nil: takes all
@@ -243,7 +244,7 @@ func bare(list []onpath.Prefix) []netip.Prefix {
 // step resolves an element in a cloudlet.
 func (r *resources) step(c *onpath.Chain, e *onpath.Element, cloudlet string) (step, string) {
 	s := step{mirror: e.Mode == onpath.ModeMirror, bypass: e.None == onpath.NoneBypass || e.Mode == onpath.ModeMirror,
-		into: map[bool]map[onpath.VportID]bool{false: {}, true: {}}}
+		together: cmp.Or(e.Together, onpath.TogetherFlow), into: map[bool]map[onpath.VportID]bool{false: {}, true: {}}}
 	function := e.Function
 	owner := c.Metadata.Tenant
 	if function != "" {
