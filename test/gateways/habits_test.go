@@ -32,6 +32,14 @@ type traffic struct {
 	back atomic.Int64
 }
 
+// perFlow is how many numbered packets each flow has a second: fewer beside other tests.
+func perFlow() int {
+	if os.Getenv("ONPATH_SOAK") != "" {
+		return 250
+	}
+	return 50
+}
+
 func begin(t *testing.T, s *demo.Testbed) *traffic {
 	t.Helper()
 	x := &traffic{t: t, stop: make(chan struct{})}
@@ -43,7 +51,7 @@ func begin(t *testing.T, s *demo.Testbed) *traffic {
 		})
 	}
 	var err error
-	if x.g, err = s.Lab.StartGauge(lab.GaugeSpec{From: "client", To: "origin", Flows: 20, PerSecond: 250}); err != nil {
+	if x.g, err = s.Lab.StartGauge(lab.GaugeSpec{From: "client", To: "origin", Flows: 20, PerSecond: perFlow()}); err != nil {
 		t.Fatal(err)
 	}
 	return x

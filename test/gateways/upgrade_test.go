@@ -64,7 +64,7 @@ func TestUpgradeFromPrevious(t *testing.T) {
 			}
 		})
 	}
-	g, err := s.Lab.StartGauge(lab.GaugeSpec{From: "client", To: "origin", Flows: 20, PerSecond: 250})
+	g, err := s.Lab.StartGauge(lab.GaugeSpec{From: "client", To: "origin", Flows: 20, PerSecond: perFlow()})
 	if err != nil {
 		t.Fatal(err)
 	}
