@@ -2,7 +2,8 @@
 //go:build ignore
 /* A rate limit by token bucket (RFC 2697 calls its size the committed burst): per
  * flow, per source prefix, or in total; packets or bits a second, as the wire
- * carries them. What is above the rate is dropped, or marked.
+ * carries them. What is above the rate is dropped, or marked. Or per circuit: a list of
+ * them has the addresses of each, of both families, and its rates down and up.
  *
  * Buckets are kept in 1024ths of a packet or bit, so that low rates are exact, and
  * are shared by all CPUs. Two CPUs that meet at one bucket may both see it
@@ -22,6 +23,8 @@ ONPATH_LICENSE("Dual BSD/GPL");
 
 #define NSEC 1000000000ull
 #define MOST_OWED 600 /* seconds: of what takes longer the rest is forgiven */
+
+#define LEAST_BURST (10 * 1538 * 8) /* bits: ten full packets on an Ethernet wire */
 
 #define REASON_RATE 1
 
@@ -48,12 +51,27 @@ ONPATH_CONFIG({
 	__u32 overhead; /* bytes added to each packet: what the link below IP takes */
 	__u32 directions; /* 1: forward, 2: reverse, 3: both, each with its own buckets */
 	__u32 listed; /* 1: only what the sources of the table send and get is limited */
+	__u32 circuits; /* 1: the table has circuits; rate is for all other packets, 0: they pass */
+	__u64 lasts; /* ms: a circuit's burst at its rate */
 });
 ONPATH_COUNTERS({ __u64 conforming; __u64 exceeding; });
 struct source {
 	__u8 prefix[16]; /* cut as prefix4 and prefix6 say */
 };
 
+/* Of a circuit's addresses, whose buckets all of them share. */
+struct prefix {
+	__u32 bits;
+	__u8 addr[16];
+};
+
+struct circuit {
+	__u32 id; /* of its buckets */
+	__u32 pad;
+	__u64 down, up; /* bits a second */
+};
+
+ONPATH_TABLE(circuits, LPM_TRIE, struct prefix, struct circuit, 65536);
 ONPATH_TABLE(sources, HASH, struct source, __u32, 4096);
 ONPATH_TABLE(buckets, LRU_HASH, struct key, struct bucket, 131072);
 
@@ -73,17 +91,99 @@ static __always_inline void cut(__u8 *addr, __u32 n)
 	}
 }
 
+/* Take units of a bucket, 1024ths of which are needed; 0: it has too few. */
+static __always_inline int take(const struct key *k, __s64 need, __u64 rate, __u64 burst, __u64 now)
+{
+	__s64 have, full = burst << 10;
+	struct bucket *b, fresh = {};
+	__u64 gained, whole;
+
+	b = bpf_map_lookup_elem(&buckets, k);
+	if (!b) {
+		fresh.tokens = full;
+		fresh.at = now;
+		bpf_map_update_elem(&buckets, k, &fresh, 1 /* BPF_NOEXIST */);
+		b = bpf_map_lookup_elem(&buckets, k);
+		if (!b)
+			return 1;
+	}
+	have = b->tokens;
+	gained = now - b->at;
+	if ((__s64)gained > 0) {
+		whole = gained / NSEC; /* more than one only matter to a bucket that owes */
+		if (whole > MOST_OWED)
+			whole = MOST_OWED;
+		have += whole * rate << 10;
+		gained %= NSEC;
+		have += gained / 1000 * rate * 16 / 15625; /* us · units/s · 2^10 / 10^6 */
+		if (have > full)
+			have = full;
+		b->at = now;
+	}
+	if (have >= need || have >= full) {
+		b->tokens = have - need;
+		return 1;
+	}
+	b->tokens = have;
+	return 0;
+}
+
+#define OF_CIRCUIT (1u << 30) /* in a bucket's protocol, beside the direction */
+
+/* Take what a packet needs of the circuit that has one of its ends: 1 it may pass, 0 it may
+ * not, -1 the end is of none. */
+static __always_inline int take_of_circuit(struct onpath_packet *p, const struct onpath_config *c, __s64 need, int down)
+{
+	struct prefix at = { .bits = 128 };
+	struct circuit *of;
+	struct key k = {};
+	__u64 rate, burst;
+
+	onpath_copy_address(at.addr, down ? p->dst : p->src);
+	of = bpf_map_lookup_elem(&circuits, &at);
+	if (!of)
+		return -1;
+	*(__u32 *)k.src = of->id;
+	k.protocol = OF_CIRCUIT | (__u32)down << 31;
+	rate = down ? of->down : of->up;
+	burst = rate / 1000 * c->lasts;
+	if (burst < LEAST_BURST)
+		burst = LEAST_BURST;
+	return take(&k, need, rate, burst, p->now);
+}
+
+static __always_inline int refuse(struct onpath_packet *p, const struct onpath_config *c)
+{
+	onpath_count(exceeding, p->segments);
+	if (!c->mark)
+		return onpath_drop(p, REASON_RATE);
+	onpath_set_dscp(p, c->dscp);
+	return ONPATH_NEXT;
+}
+
 ONPATH_FUNCTION(p)
 {
 	const struct onpath_config *c = onpath_configuration();
-	__s64 need, have, full;
-	__u64 gained, whole;
 	__u32 reverse = p->direction == ONPATH_REVERSE;
-	struct bucket *b, fresh = {};
 	struct source from;
 	struct key k = {};
+	__s64 need, bits;
+	int up, down;
 
-	if (!c || !c->rate || !(c->directions & (1 << reverse)))
+	if (!c)
+		return ONPATH_NEXT;
+	bits = (((__u64)p->wire + (__u64)c->overhead * p->segments) * 8) << 10;
+	if (c->circuits) {
+		up = take_of_circuit(p, c, bits, 0);
+		down = up ? take_of_circuit(p, c, bits, 1) : 0;
+		if (!down)
+			return refuse(p, c);
+		if (up > 0 || down > 0) {
+			onpath_count(conforming, p->segments);
+			return ONPATH_NEXT;
+		}
+	}
+	if (!c->rate || !(c->directions & (1 << reverse)))
 		return ONPATH_NEXT;
 	/* The from end's prefix, in both directions. */
 	onpath_copy_address(from.prefix, reverse ? p->dst : p->src);
@@ -100,42 +200,9 @@ ONPATH_FUNCTION(p)
 	} else if (c->per == PER_SOURCE) {
 		onpath_copy_address(k.src, from.prefix);
 	}
-	need = p->segments;
-	if (c->bits)
-		need = ((__u64)p->wire + (__u64)c->overhead * p->segments) * 8;
-	need <<= 10;
-	full = c->burst << 10;
-	b = bpf_map_lookup_elem(&buckets, &k);
-	if (!b) {
-		fresh.tokens = full;
-		fresh.at = p->now;
-		bpf_map_update_elem(&buckets, &k, &fresh, 1 /* BPF_NOEXIST */);
-		b = bpf_map_lookup_elem(&buckets, &k);
-		if (!b)
-			return ONPATH_NEXT;
-	}
-	have = b->tokens;
-	gained = p->now - b->at;
-	if ((__s64)gained > 0) {
-		whole = gained / NSEC; /* more than one only matter to a bucket that owes */
-		if (whole > MOST_OWED)
-			whole = MOST_OWED;
-		have += whole * c->rate << 10;
-		gained %= NSEC;
-		have += gained / 1000 * c->rate * 16 / 15625; /* us · units/s · 2^10 / 10^6 */
-		if (have > full)
-			have = full;
-		b->at = p->now;
-	}
-	if (have >= need || have >= full) {
-		b->tokens = have - need;
-		onpath_count(conforming, p->segments);
-		return ONPATH_NEXT;
-	}
-	b->tokens = have;
-	onpath_count(exceeding, p->segments);
-	if (!c->mark)
-		return onpath_drop(p, REASON_RATE);
-	onpath_set_dscp(p, c->dscp);
+	need = c->bits ? bits : (__s64)p->segments << 10;
+	if (!take(&k, need, c->rate, c->burst, p->now))
+		return refuse(p, c);
+	onpath_count(conforming, p->segments);
 	return ONPATH_NEXT;
 }

@@ -1,5 +1,5 @@
 // Package ratelimit is the rate limiter that comes with onpath: buckets for all packets,
-// each flow or each source.
+// each flow, each source, or each circuit of a list.
 package ratelimit
 
 import (
@@ -45,7 +45,8 @@ type rateConfig struct {
 	Overhead         uint32
 	Directions       uint32
 	Listed           uint32
-	_                uint32
+	Circuits         uint32
+	Lasts            uint64
 }
 
 // maxSources is the size of the table sources, but for what is exchanged.
@@ -56,6 +57,7 @@ func compile(config sdk.Config) (sdk.Write, error) {
 	c := rateConfig{Prefix4: 32, Prefix6: 64, Directions: 3}
 	burst := defaultBurst
 	var listed []netip.Addr
+	var circuits []circuit
 	err := config.Read("rate limit", sdk.Readers{
 		"rate":      c.rate,
 		"burst":     sdk.Within(&burst, minBurst, time.Second, "write how long it may last at the rate, 20ms to 1s"),
@@ -66,14 +68,16 @@ func compile(config sdk.Config) (sdk.Write, error) {
 		"dscp":      sdk.UpTo(&c.DSCP, 63),
 		"overhead":  sdk.UpTo(&c.Overhead, 256),
 		"sources":   func(value string) (err error) { c.Listed = 1; listed, err = readSources(value); return err },
+		"circuits":  func(value string) (err error) { c.Circuits = 1; circuits, err = readCircuits(value); return err },
 		"direction": sdk.OneOf(&c.Directions, "", "forward", "reverse", "both"),
 	})
 	if err != nil {
 		return nil, err
 	}
-	if c.Rate == 0 {
-		return nil, sdk.Missing("rate", "write rate: 100Mbit, or rate: 5000 packets")
+	if c.Rate == 0 && c.Circuits == 0 {
+		return nil, sdk.Missing("rate", "write rate: 100Mbit, or rate: 5000 packets, or files: {circuits: …}")
 	}
+	c.Lasts = uint64(burst.Milliseconds())
 	c.Burst = max(uint64(float64(c.Rate)*burst.Seconds()), fullPackets)
 	if c.Bits == 1 {
 		c.Burst = max(c.Burst, fullPackets*fullPacket*8)
@@ -84,6 +88,9 @@ func compile(config sdk.Config) (sdk.Write, error) {
 	}
 	return func(tables sdk.Tables) error {
 		if err := addSources(tables["sources"], want); err != nil {
+			return err
+		}
+		if err := writeCircuits(tables["circuits"], circuits); err != nil {
 			return err
 		}
 		if err := tables[sdk.ConfigTable].Put(uint32(0), c); err != nil {

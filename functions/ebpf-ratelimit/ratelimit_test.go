@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"fmt"
 	"math"
 	"net/netip"
 	"strings"
@@ -111,5 +112,85 @@ func TestRatelimitErrors(t *testing.T) {
 		if _, err := compile(c); onpath.CodeOf(err) != onpath.CodeInvalid {
 			t.Errorf("%v gives %v", c, err)
 		}
+	}
+}
+
+// TestCircuits: all addresses of a circuit share one rate down and one up, whichever way the
+// chain runs; another list changes what it changes; others pass, or have the rate for all.
+func TestCircuits(t *testing.T) {
+	b := functionbench.Load(t, "ratelimit", object)
+	var list strings.Builder
+	for i := range 3000 {
+		fmt.Fprintf(&list, "10.%d.%d.1,10.%d.%d.2 2001:db8:%x::/56 %dkbit 400kbit # circuit %d\n", 16+i/256, i%256, 16+i/256, i%256, i+1, 800, i)
+	}
+	one := "10.16.5.1,10.16.5.2 2001:db8:6::/56"
+	tell := func(list string, more ...string) {
+		c := sdk.Config{"circuits": list, "burst": "100ms"}
+		for i := 0; i < len(more); i += 2 {
+			c[more[i]] = more[i+1]
+		}
+		b.Tell(compile, c)
+	}
+	tell(list.String())
+	far := netip.MustParseAddr("198.51.100.9")
+	far6 := netip.MustParseAddr("2001:db8:ffff::9")
+	packets := func(hour int, pairs ...netip.Addr) (passed int) { // a thousand a second of 1,000 bytes, for 3 s
+		for i := range 3000 {
+			k := i % (len(pairs) / 2) * 2
+			p := functionbench.Packet{Tuple: onpath.Tuple{Protocol: 17, Src: pairs[k], Dst: pairs[k+1], SrcPort: 1, DstPort: 2}, Wire: 1000,
+				Now: uint64(time.Duration(hour)*time.Hour + time.Duration(i)*time.Millisecond)}
+			if b.Verdict(p) == 0 {
+				passed++
+			}
+		}
+		return passed
+	}
+	a1, a2, a6 := netip.MustParseAddr("10.16.5.1"), netip.MustParseAddr("10.16.5.2"), netip.MustParseAddr("2001:db8:6:7::1")
+	neighbour := netip.MustParseAddr("10.16.6.1")
+	const least = 15.4 // packets of 1,000 bytes that a burst is at least
+	near(t, "down", packets(1, far, a1, far, a2, far6, a6), 8e5*3/8000+least)
+	near(t, "up", packets(2, a1, far, a2, far, a6, far6), 4e5*3/8000+least)
+	near(t, "another circuit", packets(1, far, neighbour), 8e5*3/8000+least)
+	near(t, "from one circuit to another", packets(3, neighbour, a1), 4e5*3/8000+least)
+	near(t, "of no circuit", packets(1, far, netip.MustParseAddr("10.200.0.1")), 3000)
+
+	var before, after circuitValue
+	read := func(out *circuitValue) {
+		if err := b.Tables["circuits"].Lookup(prefixKey{128, a1.As16()}, out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read(&before)
+	changed := strings.Replace(list.String(), one+" 800kbit", one+" 1600kbit", 1)
+	tell(changed)
+	read(&after)
+	if before.Down = 1_600_000; before != after {
+		t.Errorf("a circuit whose rate changed became %+v, must be %+v", after, before)
+	}
+	near(t, "down, by another rate", packets(5, far, a1, far, a2, far6, a6), 16e5*3/8000+20)
+	tell(strings.Replace(changed, one, "10.16.5.2", 1), "rate", "100 packets")
+	near(t, "an address that is of no circuit any more", packets(6, far, a1), 310)
+	near(t, "one that still is", packets(6, far, a2), 16e5*3/8000+20)
+	tell("")
+	near(t, "of no list", packets(7, far, a2), 3000)
+	b.Tell(compile, sdk.Config{"rate": "100 packets", "burst": "100ms"})
+	near(t, "of no circuits", packets(8, far, a2), 310)
+
+	for wrong, say := range map[string]string{
+		"10.0.0.1 1Mbit": "", "10.0.0.1 fast 1Mbit": `"fast"`, "10.0.0.1 1Mbit 0": `"0"`, "1Mbit 1Mbit": "", "\n10.0.0.300 1Mbit 1Mbit": "line 2",
+		"10.0.0.1/24 1Mbit 1Mbit": "10.0.0.1/24", "0.0.0.0/0 1Mbit 1Mbit": "0.0.0.0/0", "::/0 1Mbit 1Mbit": "::/0",
+		"10.0.0.1 1Mbit 1Mbit\n10.0.0.2 10.0.0.1 1Mbit 1Mbit": "line 2: 10.0.0.1 stands in line 1",
+		"fe80::1%eth0 1Mbit 1Mbit":                            "fe80::1%eth0", "::ffff:10.0.0.0/104 1Mbit 1Mbit": "::ffff:10.0.0.0/104",
+	} {
+		if _, err := compile(sdk.Config{"circuits": wrong}); onpath.CodeOf(err) != onpath.CodeInvalid || !strings.Contains(err.Error(), say) {
+			t.Errorf("%q gives %v", wrong, err)
+		}
+	}
+	many := strings.Repeat("10.0.0.1 1Mbit 1Mbit\n", 1)
+	for i := range maxCircuits {
+		many += fmt.Sprintf("11.%d.%d.%d 1M 1M\n", i>>16, i>>8&255, i&255)
+	}
+	if _, err := compile(sdk.Config{"circuits": many}); err == nil {
+		t.Error("more circuits than there is room for are taken")
 	}
 }
