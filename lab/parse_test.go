@@ -135,9 +135,9 @@ func TestOneMistakeOneError(t *testing.T) {
 func TestHugeFiles(t *testing.T) {
 	start := processorTime(t)
 	for _, text := range []string{
-		"hosts:\n" + strings.Repeat("  # nothing\n", 1<<20),
+		"hosts:\n" + strings.Repeat("  # nothing\n", 1<<18),
 		"hosts: " + strings.Repeat("[", 100_000),
-		"hosts:\n" + string(bytes.Repeat([]byte("  a: {x: 1}\n"), 200_000)),
+		"hosts:\n" + string(bytes.Repeat([]byte("  a: {x: 1}\n"), 50_000)),
 		"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nhosts: *b",
 	} {
 		_, err := Parse(strings.NewReader(text), "f.yaml")
@@ -146,7 +146,7 @@ func TestHugeFiles(t *testing.T) {
 			t.Errorf("%.20q…: %T", text, err)
 		}
 	}
-	if d := processorTime(t) - start; d > 20*time.Second {
+	if d := processorTime(t) - start; d > 5*time.Second {
 		t.Errorf("took %v of the processor", d)
 	}
 }
