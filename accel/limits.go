@@ -296,7 +296,7 @@ func (c *counters) place(tenant string, client netip.Addr, who whose) (*use, err
 	return &use{counters: c, tenant: t, prefix: of}, nil
 }
 
-// room is how many places are free for whoever comes, and how many connections wait for one.
+// room is how many places are free for new connections, and how many connections wait for one.
 func (c *counters) room(who whose) (free, waiting int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -40,7 +40,7 @@ type Identity struct {
 	Credential string `json:"-"`
 }
 
-// LocalOperator is whoever may open the server's unix socket.
+// LocalOperator is each process that may open the server's unix socket.
 func LocalOperator() Identity {
 	return Identity{Role: RoleOperator, Name: "local", Credential: "unix"}
 }

@@ -172,7 +172,7 @@ func (a *Authority) rotation() Rotation {
 }
 
 // Rotate makes a new authority. Until EndRotation, certificates and clients of the former one
-// are accepted, too; whoever connects is given a certificate of the new one.
+// are accepted, too; a client that connects is given a certificate of the new one.
 func (a *Authority) Rotate() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -205,7 +205,7 @@ func (a *Authority) DeleteToken(id string) error {
 
 // Join redeems a token's secret for a certificate of the key in csr (PEM). Name
 // is the node's own; a user who joins gives none. The secret is looked at first:
-// whoever has none is to cost nothing.
+// a caller that has none is to cost nothing.
 func (a *Authority) Join(secret, name string, csr []byte) (certPEM []byte, i Identity, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

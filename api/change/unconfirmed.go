@@ -43,13 +43,13 @@ func (s *undoer) confirm(ctx context.Context, in *changeID) (*struct{}, error) {
 	if err := mayConfirm(rights.WhoIs(ctx), u.Pending); err != nil {
 		return nil, err
 	}
-	// Whoever gives up now could not know whether it was confirmed.
+	// A caller that gives up now could not know whether it was confirmed.
 	return nil, s.pending.confirm(context.WithoutCancel(ctx), u)
 }
 
 func (s *undoer) undoNow(ctx context.Context, in *changeID) (*router.Body[wire.Undone], error) {
 	who := rights.WhoIs(ctx)
-	// Whoever gives up now could not know whether it was undone.
+	// A caller that gives up now could not know whether it was undone.
 	done, err := s.undo(context.WithoutCancel(ctx), in.ID, "was taken back by "+who.URI(),
 		func(p wire.Pending) error { return mayConfirm(who, p) })
 	if err != nil {

@@ -4,7 +4,7 @@
 // as YAML, and holds the JSON Schema that editors use.
 //
 // It runs in the client. Files named by fromFile are read here and sent as
-// content; paths of local images are made absolute for whoever pushes them.
+// content; paths of local images are made absolute for the client that pushes them.
 package manifest
 
 import (

@@ -136,7 +136,7 @@ func doing(v Verb, kind onpath.Kind, tenant, name string) string {
 	return string(v)
 }
 
-// May is authorize for whoever makes the request.
+// May is authorize for the caller of the request.
 func May(ctx context.Context, v Verb, k onpath.Key) error {
 	return Authorize(WhoIs(ctx), v, k.Kind, k.Tenant, k.Name)
 }
