@@ -184,7 +184,7 @@ func (d *accelerateRun) accelerated(ctx context.Context, name string, between []
 	}
 	var a onpath.Accelerator
 	// Values of all pairs come in by and by; the last choice counts.
-	if err := d.Testbed.WaitFor(ctx, "all pairs are measured", 15*time.Second, func() (bool, error) {
+	if err := d.Testbed.WaitFor(ctx, "all pairs are measured", time.Minute, func() (bool, error) {
 		if err := d.Testbed.Get(ctx, &a, "accelerator", "california"); err != nil {
 			return false, err
 		}
@@ -203,7 +203,7 @@ func (d *accelerateRun) accelerated(ctx context.Context, name string, between []
 		return way, err
 	}
 	// What is measured next must not be relayed.
-	if err := d.Testbed.WaitFor(ctx, "the chains are gone", 10*time.Second, func() (bool, error) {
+	if err := d.Testbed.WaitFor(ctx, "the chains are gone", time.Minute, func() (bool, error) {
 		var list []onpath.Chain
 		err := d.Testbed.Get(ctx, &list, "chains")
 		return len(list) == 0, err
@@ -387,7 +387,7 @@ func RunReceive(ctx context.Context, address string, size int64, count int) ([]t
 		if err != nil {
 			return nil, err
 		}
-		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		_, err = c.Write(binary.BigEndian.AppendUint64(nil, uint64(size)))
 		n := int64(0)
 		if err == nil {

@@ -121,7 +121,7 @@ func (d *attachRun) show(ctx context.Context) error {
 	if d.report.Detached, err = d.run(ctx, "detach", attachedNode); err != nil {
 		return err
 	}
-	err = d.Testbed.WaitFor(ctx, "port 23 is open again", 10*time.Second, func() (bool, error) {
+	err = d.Testbed.WaitFor(ctx, "port 23 is open again", time.Minute, func() (bool, error) {
 		d.report.Open[2], err = d.open(ctx)
 		return d.report.Open[2], err
 	})
@@ -216,7 +216,7 @@ func (d *attachRun) way(ctx context.Context) error {
 func (d *attachRun) alert(ctx context.Context) error {
 	d.Say("a request for /admin")
 	asked := time.Now()
-	err := d.Testbed.WaitFor(ctx, "the alert arrives", 20*time.Second, func() (bool, error) {
+	err := d.Testbed.WaitFor(ctx, "the alert arrives", time.Minute, func() (bool, error) {
 		_ = d.inHost(ctx, "client", &LoadResult{}, "demo", "load", asJSON(LoadSpec{Base: attachedSite + "/admin", Kind: "object",
 			Objects: 1, Bytes: 1, Requests: 1, Parallel: 1, Timeout: 5 * time.Second}))
 		out, err := d.Testbed.Onpath(ctx, "notifications", "-o", "json")

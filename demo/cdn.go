@@ -129,7 +129,7 @@ func (d *cdnRun) publish(ctx context.Context) error {
 		return err
 	}
 	// The nodes know what they may lend once they have their plans.
-	return t.WaitFor(ctx, "the nodes lend", 30*time.Second, func() (bool, error) {
+	return t.WaitFor(ctx, "the nodes lend", time.Minute, func() (bool, error) {
 		for i := 1; i <= cdnSites; i++ {
 			out, err := t.Exec(ctx, publisherHost, t.Bin(), "signal", "probe", "--toward", fmt.Sprintf("10.%d.0.11", i),
 				"--nodes", d.file("nodes"), "--key", d.file("publisher.key"))

@@ -65,7 +65,7 @@ func (d *chainRun) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return d.Testbed.WaitFor(ctx, "the origin serves", 5*time.Second, func() (bool, error) {
+	return d.Testbed.WaitFor(ctx, "the origin serves", time.Minute, func() (bool, error) {
 		_, err := d.originStats(ctx)
 		return err == nil, nil
 	})

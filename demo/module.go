@@ -104,7 +104,7 @@ func (d *moduleRun) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return d.Testbed.WaitFor(ctx, "the origin answers", 10*time.Second, func() (bool, error) {
+	return d.Testbed.WaitFor(ctx, "the origin answers", time.Minute, func() (bool, error) {
 		r, err := d.numbers(ctx, freePort, 100*time.Millisecond)
 		return err == nil && r.Back > 0, nil // until it listens, the client's socket is refused
 	})
@@ -185,7 +185,7 @@ func (d *moduleRun) apply(ctx context.Context) error {
 // logged waits until the instance's log has a text.
 func (d *moduleRun) logged(ctx context.Context, text, what string) error {
 	last := ""
-	err := d.Testbed.WaitFor(ctx, what, 10*time.Second, func() (bool, error) {
+	err := d.Testbed.WaitFor(ctx, what, time.Minute, func() (bool, error) {
 		id, err := d.Testbed.InstanceOf(ctx, "filtered-filter")
 		if err != nil {
 			return false, err

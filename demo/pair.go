@@ -143,7 +143,7 @@ func (d *pairRun) encrypt(ctx context.Context) (err error) {
 	if err := d.Testbed.WaitActive(ctx, "line", time.Minute, func(s string) { d.Say("  %s", s) }); err != nil {
 		return err
 	}
-	err = d.Testbed.WaitFor(ctx, "the chain steers at both cloudlets", 20*time.Second, func() (bool, error) {
+	err = d.Testbed.WaitFor(ctx, "the chain steers at both cloudlets", time.Minute, func() (bool, error) {
 		var c onpath.Chain
 		err := d.Testbed.Get(ctx, &c, "chains", "line")
 		return len(c.Status.Cloudlets) == 2, err
@@ -238,7 +238,7 @@ func (d *pairRun) kill(ctx context.Context, side string) error {
 	d.Say("killing %s on %s", list[k].Metadata.Name, list[k].Spec.Node)
 	began := time.Now()
 	_, _ = d.Testbed.Onpath(ctx, "exec", list[k].Metadata.Name, "--", "sh", "-c", "kill -9 -1") // it ends with its command
-	err = d.Testbed.WaitFor(ctx, "traffic goes on", 30*time.Second, func() (bool, error) {
+	err = d.Testbed.WaitFor(ctx, "traffic goes on", time.Minute, func() (bool, error) {
 		var r ExchangeResult
 		err := d.inHost(ctx, "branch1", &r, "demo", "exchange", asJSON(
 			ExchangeSpec{To: d.far()[:1], For: 100 * time.Millisecond, Timeout: 300 * time.Millisecond}))

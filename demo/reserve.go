@@ -265,7 +265,7 @@ func (d *reserveRun) run(ctx context.Context) error {
 	}
 	end := d.begin.Add(endAt)
 	sleepUntil(ctx, end)
-	err := d.Testbed.WaitFor(ctx, "the instances are gone", 20*time.Second, func() (bool, error) {
+	err := d.Testbed.WaitFor(ctx, "the instances are gone", time.Minute, func() (bool, error) {
 		list, err := d.Testbed.Instances(ctx)
 		return len(list) == 0, err
 	})
@@ -277,7 +277,7 @@ func (d *reserveRun) run(ctx context.Context) error {
 // resized waits until the second slot's limits are in force.
 func (d *reserveRun) resized(ctx context.Context) error {
 	sleepUntil(ctx, d.begin.Add(growAt))
-	err := d.Testbed.WaitFor(ctx, "table2's instance is resized", 10*time.Second, func() (bool, error) {
+	err := d.Testbed.WaitFor(ctx, "table2's instance is resized", time.Minute, func() (bool, error) {
 		var events []onpath.Event
 		if err := d.Testbed.Get(ctx, &events, "events"); err != nil {
 			return false, err
@@ -313,7 +313,7 @@ func (d *reserveRun) conflict(ctx context.Context) error {
 	if d.report.To, err = d.nodeOf(ctx, "table1"); err != nil {
 		return err
 	}
-	err = d.Testbed.WaitFor(ctx, "table2 has grown", 20*time.Second, func() (bool, error) {
+	err = d.Testbed.WaitFor(ctx, "table2 has grown", time.Minute, func() (bool, error) {
 		var r onpath.Reservation
 		err := d.Testbed.Get(ctx, &r, "reservation", "table2")
 		slot := r.Status.At(time.Now())
@@ -410,7 +410,7 @@ func (d *reserveRun) overflows(ctx context.Context) (int64, error) {
 }
 
 func (d *reserveRun) pay(ctx context.Context) error {
-	err := d.Testbed.WaitFor(ctx, "use is billed", 15*time.Second, func() (bool, error) {
+	err := d.Testbed.WaitFor(ctx, "use is billed", time.Minute, func() (bool, error) {
 		out, err := d.Testbed.Onpath(ctx, "invoice", "-o", "json")
 		if err != nil {
 			return false, err

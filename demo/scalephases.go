@@ -121,7 +121,7 @@ func (d *scaleRun) fixed(ctx context.Context) error {
 		if err := d.source.rate(highLoad); err != nil {
 			return err
 		}
-		err := d.Testbed.WaitFor(ctx, "all instances are ready", 20*time.Second, func() (bool, error) {
+		err := d.Testbed.WaitFor(ctx, "all instances are ready", time.Minute, func() (bool, error) {
 			list, err := d.Testbed.Instances(ctx)
 			return ready(list) == c.inspect+c.limit && len(list) == c.inspect+c.limit, err
 		})
@@ -205,7 +205,7 @@ spec:
 		if err := d.Testbed.WaitActive(ctx, chain, 30*time.Second, nil); err != nil {
 			return err
 		}
-		err := d.Testbed.WaitFor(ctx, "seven instances are ready", 20*time.Second, func() (bool, error) {
+		err := d.Testbed.WaitFor(ctx, "seven instances are ready", time.Minute, func() (bool, error) {
 			list, err := d.Testbed.Instances(ctx)
 			return ready(list) == 7 && len(list) == 7, err
 		})

@@ -49,7 +49,7 @@ func (d *trustRun) service(ctx context.Context) error {
 		return err
 	}
 	var s onpath.Service
-	err := d.Testbed.WaitFor(ctx, "the service answers in three cloudlets", 30*time.Second, func() (bool, error) {
+	err := d.Testbed.WaitFor(ctx, "the service answers in three cloudlets", time.Minute, func() (bool, error) {
 		err := d.Testbed.Get(ctx, &s, "service", "shop/hello")
 		n := 0
 		for _, p := range s.Status.Cloudlets {
@@ -74,7 +74,7 @@ func (d *trustRun) service(ctx context.Context) error {
 	for _, g := range trustGateways {
 		var r NamesResult
 		// Clients in no cloudlet's prefixes are measured when they ask for some seconds.
-		err := d.Testbed.WaitFor(ctx, g.client+" is led to its cloudlet", 10*time.Second, func() (ok bool, err error) {
+		err := d.Testbed.WaitFor(ctx, g.client+" is led to its cloudlet", time.Minute, func() (ok bool, err error) {
 			r, err = d.names(ctx, g.client, 0)
 			return err == nil && r.Answers[0].Address == at[g.cloudlet].String(), err
 		})

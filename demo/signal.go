@@ -178,7 +178,7 @@ func nodes(list []hop) string {
 
 func (d *signalRun) probe(ctx context.Context) error {
 	var a answered
-	err := d.Testbed.WaitFor(ctx, "two nodes answer", 20*time.Second, func() (bool, error) {
+	err := d.Testbed.WaitFor(ctx, "two nodes answer", time.Minute, func() (bool, error) {
 		began := time.Now()
 		var err error
 		a, err = d.signal(ctx, "probe")
@@ -206,7 +206,7 @@ func (d *signalRun) monitor(ctx context.Context) error {
 	d.figures.Install = time.Since(began)
 	d.figures.add(nodes(a.Stack) == "gw1 installed, gw2 installed", "one message installs NetMonitor on the way", "%s, in %s",
 		nodes(a.Stack), round(d.figures.Install))
-	err = d.Testbed.WaitFor(ctx, "Kamailio answers", 20*time.Second, func() (bool, error) {
+	err = d.Testbed.WaitFor(ctx, "Kamailio answers", time.Minute, func() (bool, error) {
 		good, _, err := d.sipp(ctx, "invite.xml", 1, 1)
 		return good == 1, err
 	})
@@ -221,7 +221,7 @@ func (d *signalRun) monitor(ctx context.Context) error {
 	d.figures.add(good == callsMade && d.kamailio("invite") >= calls+callsMade, "calls reach Kamailio past the monitor",
 		"%d of %d", good, callsMade)
 	log := filepath.Join(d.Dir, "collector.log")
-	err = d.Testbed.WaitFor(ctx, "NetMonitor's counts come", 5*time.Second, func() (bool, error) {
+	err = d.Testbed.WaitFor(ctx, "NetMonitor's counts come", time.Minute, func() (bool, error) {
 		b, err := os.ReadFile(log)
 		return strings.Contains(string(b), userAgent+" > "+publisherAddress), err
 	})
@@ -229,7 +229,7 @@ func (d *signalRun) monitor(ctx context.Context) error {
 	last := b[strings.LastIndex(strings.TrimSpace(string(b)), "\n")+1:]
 	d.figures.add(err == nil, "its counts reach the publisher", "%s", strings.TrimSpace(string(last)))
 	var list []onpath.Lease
-	err = d.Testbed.WaitFor(ctx, "the operator sees the leases", 10*time.Second, func() (bool, error) {
+	err = d.Testbed.WaitFor(ctx, "the operator sees the leases", time.Minute, func() (bool, error) {
 		err := d.Testbed.Get(ctx, &list, "leases")
 		return len(list) == 2, err
 	})
@@ -292,7 +292,7 @@ func (d *signalRun) answer(ctx context.Context) error {
 	if _, _, err := d.sipp(ctx, "keepalive.xml", 1, 1); err != nil {
 		return err
 	}
-	err = t.WaitFor(ctx, "the responder is installed", 10*time.Second, func() (bool, error) {
+	err = t.WaitFor(ctx, "the responder is installed", time.Minute, func() (bool, error) {
 		b, err := os.ReadFile(filepath.Join(d.Dir, "keepalive.log"))
 		return strings.Contains(string(b), "KeepAlive"), err
 	})
@@ -364,7 +364,7 @@ func (d *signalRun) alone(ctx context.Context) error {
 func (d *signalRun) end(ctx context.Context) error {
 	d.Say("the time of all leases runs out")
 	var left string
-	err := d.Testbed.WaitFor(ctx, "all leases have ended", 45*time.Second, func() (bool, error) {
+	err := d.Testbed.WaitFor(ctx, "all leases have ended", time.Minute, func() (bool, error) {
 		time.Sleep(200 * time.Millisecond)
 		left = ""
 		for _, host := range []string{"gw1", "gw2", "gw3"} {

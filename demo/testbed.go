@@ -66,7 +66,7 @@ func (s *Testbed) process(name string) *process {
 
 const (
 	serverPort    = "7443"
-	readyTimeout  = 20 * time.Second
+	readyTimeout  = time.Minute
 	stopGrace     = 10 * time.Second
 	socketInHost  = "/run/onpath/server.sock"
 	serverProcess = "server"

@@ -152,7 +152,7 @@ func (d *trustRun) stranger(ctx context.Context) error {
 		return err
 	}
 	var c onpath.PrefixClaim
-	err := d.Testbed.WaitFor(ctx, "the neighbour's address was asked", 15*time.Second, func() (bool, error) {
+	err := d.Testbed.WaitFor(ctx, "the neighbour's address was asked", time.Minute, func() (bool, error) {
 		err := d.Testbed.Get(ctx, &c, "prefixclaim", "stranger/loot")
 		return strings.Contains(c.Status.Evidence, "node gw"), err
 	})
@@ -180,7 +180,7 @@ func (d *trustRun) prove(ctx context.Context) error {
 			return want(), err
 		}
 	}
-	err := d.Testbed.WaitFor(ctx, "the claim has a password", 10*time.Second, state(func() bool { return c.Status.Password != "" }))
+	err := d.Testbed.WaitFor(ctx, "the claim has a password", time.Minute, state(func() bool { return c.Status.Password != "" }))
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (d *trustRun) prove(ctx context.Context) error {
 	}
 	shown := time.Now()
 	proved := state(func() bool { return c.Status.State == onpath.ClaimProved })
-	if err := d.Testbed.WaitFor(ctx, "the claim is proved", 20*time.Second, proved); err != nil {
+	if err := d.Testbed.WaitFor(ctx, "the claim is proved", time.Minute, proved); err != nil {
 		return err
 	}
 	d.figures.Proved = time.Since(shown)
@@ -235,7 +235,7 @@ func (d *trustRun) ask(ctx context.Context, times int) error {
 
 // seen waits for a line of the watcher's.
 func (d *trustRun) seen(ctx context.Context, text string) error {
-	return d.Testbed.WaitFor(ctx, "the watcher sees: "+text, 20*time.Second, func() (bool, error) {
+	return d.Testbed.WaitFor(ctx, "the watcher sees: "+text, time.Minute, func() (bool, error) {
 		return strings.Contains(d.Testbed.Log("watch"), text), nil
 	})
 }
@@ -248,7 +248,7 @@ func (d *trustRun) lose(ctx context.Context) error {
 	}
 	var c onpath.PrefixClaim
 	lost := time.Time{}
-	err := d.Testbed.WaitFor(ctx, "the chain steers nothing", 40*time.Second, func() (bool, error) {
+	err := d.Testbed.WaitFor(ctx, "the chain steers nothing", time.Minute, func() (bool, error) {
 		if err := d.ask(ctx, 1); err != nil {
 			return false, err
 		}
@@ -290,7 +290,7 @@ func (d *trustRun) check(ctx context.Context) error {
 		return err
 	}
 	var said []byte
-	err := d.Testbed.WaitFor(ctx, "the log holds", 20*time.Second, func() (ok bool, err error) {
+	err := d.Testbed.WaitFor(ctx, "the log holds", time.Minute, func() (ok bool, err error) {
 		said, err = d.Testbed.Exec(ctx, watcherHost, d.Testbed.Bin(), "log", "verify", "--url", publicLog,
 			"--state", filepath.Join(d.Dir, "watched.json"))
 		return err == nil, ctx.Err()

@@ -85,7 +85,7 @@ func (d *accelerateRun) wake(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := d.Testbed.WaitFor(ctx, "two containers sleep", 20*time.Second, func() (bool, error) {
+	if err := d.Testbed.WaitFor(ctx, "two containers sleep", time.Minute, func() (bool, error) {
 		all, err := d.Testbed.Instances(ctx)
 		asleep := 0
 		for _, i := range all {
@@ -127,7 +127,7 @@ func startByHand(ctx context.Context) (time.Duration, error) {
 	}
 	at := l.Addr().(*net.TCPAddr)
 	l.Close()
-	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
+	ctx, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
 	began := time.Now()
 	cmd := exec.CommandContext(ctx, "perl", "-MIO::Socket::INET", "-e", fmt.Sprintf(sleeper, at.Port))

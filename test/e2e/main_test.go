@@ -219,7 +219,7 @@ func remove(t *testing.T, file string, before int) {
 // active waits until a chain steers.
 func active(ctx context.Context, t *testing.T, chain string) {
 	t.Helper()
-	if err := testbed.WaitActive(ctx, chain, 30*time.Second, nil); err != nil {
+	if err := testbed.WaitActive(ctx, chain, time.Minute, nil); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -68,7 +68,7 @@ func TestRestingFlows(t *testing.T) {
 		if err := os.WriteFile(file, []byte(rests(around, hops)), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := testbed.Onpath(ctx, "apply", "-f", file, "--wait", "--timeout", "30s"); err != nil {
+		if _, err := testbed.Onpath(ctx, "apply", "-f", file, "--wait", "--timeout", "60s"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -113,7 +113,7 @@ func TestUndone(t *testing.T) {
 		}
 		args := append([]string{"apply", "-f", file}, options...)
 		if len(options) == 0 {
-			args = append(args, "--wait", "--timeout", "30s")
+			args = append(args, "--wait", "--timeout", "60s")
 		}
 		if _, err := testbed.Onpath(ctx, args...); err != nil {
 			t.Fatal(err)

@@ -78,7 +78,7 @@ func setUpWith(ctx context.Context, t *testing.T, bin string) *demo.Testbed {
 	if err := s.Apply(ctx, "testdata/objects.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.WaitActive(ctx, "web", 30*time.Second, nil); err != nil {
+	if err := s.WaitActive(ctx, "web", time.Minute, nil); err != nil {
 		t.Fatal(err)
 	}
 	return s

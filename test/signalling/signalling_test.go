@@ -112,7 +112,7 @@ kind: Chain
 metadata: {name: watched}
 spec: {from: any, to: {prefixes: [10.9.0.3/32]}, through: [{function: watch, none: bypass, drain: 1s}]}
 `)
-	if err := w.WaitActive(ctx, "watched", 30*time.Second, nil); err != nil {
+	if err := w.WaitActive(ctx, "watched", time.Minute, nil); err != nil {
 		w.t.Fatal(err)
 	}
 	var replayed nslp.Message

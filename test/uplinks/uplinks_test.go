@@ -109,7 +109,7 @@ func newRouter(ctx context.Context, t *testing.T) *router {
 	if err := r.Apply(ctx, "testdata/objects.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.WaitActive(ctx, "web", 30*time.Second, nil); err != nil {
+	if err := r.WaitActive(ctx, "web", time.Minute, nil); err != nil {
 		t.Fatal(err)
 	}
 	r.serve()
