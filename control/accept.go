@@ -68,12 +68,20 @@ func foreign(p *onpath.NodePlan, store string, known bool) bool {
 // lost are the chains and deployments of a plan from before this store was restored of which it
 // knows nothing: they were applied after the backup.
 func (m *mirror) lost(p *onpath.NodePlan, store string) (names []string) {
-	if p == nil || p.Store == store || foreign(p, store, true) {
+	if _, epoch := epochOf(store); p == nil || epoch == 0 || p.Store == store || foreign(p, store, true) {
 		return nil
+	}
+	own := map[onpath.Key]bool{} // deployments that chains make, which are no objects
+	for _, o := range m.objects {
+		if c, ok := o.(*onpath.Chain); ok {
+			for _, d := range c.OwnDeployments() {
+				own[onpath.KeyOf(d)] = true
+			}
+		}
 	}
 	look := func(kind onpath.Kind, tenant, name string) {
 		k := onpath.Key{Kind: kind, Tenant: tenant, Name: name}
-		if _, known := m.objects[k]; !known && !slices.Contains(names, k.String()) {
+		if _, known := m.objects[k]; !known && !own[k] && !slices.Contains(names, k.String()) {
 			names = append(names, k.String())
 		}
 	}
