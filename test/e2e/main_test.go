@@ -34,7 +34,7 @@ var lacking string
 var sociable = map[string]string{
 	"first": tests("TestAgentAway", "TestBeginMeanwhile", "TestBrokenFunctions", "TestCutShort", "TestFunctionBudget", "TestFunctions",
 		"TestLabDownTakesNodesOff", "TestModuleForges", "TestModuleServes", "TestNewChainIsQuick", "TestNodeOffOfAnother",
-		"TestOneMoreInstanceIsQuick", "TestRestingFlows", "TestSIPKeepAlive", "TestServiceContainers", "TestTerminals", "TestTraceFunctions",
+		"TestOneMoreInstanceIsQuick", "TestRestingFlows", "TestSIPKeepAlive", "TestServiceContainers", "TestTerminals", "TestTogether", "TestTraceFunctions",
 		"TestVerifyAndWatch"), // of quick ones, the bounds are those of a whole run
 	"second": tests("TestAsleepModule", "TestCatalogueQuick", "TestCutWaiting", "TestFaults", "TestLoadbalancer", "TestLoadbalancerVersions",
 		"TestModuleTraffic", "TestNetmonitor", "TestNoFalseAlarm", "TestNotifiesUnderLoad", "TestRelaysAlone", "TestSecondAgent",
