@@ -125,7 +125,7 @@ func TestUpgrade(t *testing.T) {
 	ready(ctx, t, 2)
 	port := udpEcho(t, "10.9.0.2")
 	earlier := losses(ctx, t)
-	s := startStream(t, "10.9.0.2", port, rate)
+	s := startStream(t, "10.9.0.2", port, modest())
 	time.Sleep(500 * time.Millisecond)
 	old := testbed.Use(next)
 	defer testbed.Use(old)

@@ -32,13 +32,13 @@ var lacking string
 // a busy machine as well, and they measure nothing. They are in two parts that take about
 // as long as each other, and run at once, each with a testbed of its own.
 var sociable = map[string]string{
-	"first": tests("TestAgentAway", "TestBeginMeanwhile", "TestBrokenFunctions", "TestCutShort", "TestFunctionBudget", "TestFunctions",
-		"TestLabDownTakesNodesOff", "TestModuleForges", "TestModuleServes", "TestNewChainIsQuick", "TestNodeOffOfAnother",
-		"TestOneMoreInstanceIsQuick", "TestRestingFlows", "TestSIPKeepAlive", "TestServiceContainers", "TestTerminals", "TestTogether", "TestTraceFunctions",
-		"TestVerifyAndWatch"), // of quick ones, the bounds are those of a whole run
+	"first": tests("TestAgentAway", "TestBeginMeanwhile", "TestBrokenFunctions", "TestChangesUnderTraffic", "TestCutShort", "TestFunctionBudget",
+		"TestFunctions", "TestLabDownTakesNodesOff", "TestModuleForges", "TestModuleServes", "TestNewChainIsQuick", "TestNodeOffOfAnother",
+		"TestOneMoreInstanceIsQuick", "TestRestingFlows", "TestSIPKeepAlive", "TestServiceContainers", "TestTerminals", "TestTraceFunctions",
+		"TestUpgrade", "TestVerifyAndWatch"), // of quick ones, the bounds are those of a whole run
 	"second": tests("TestAsleepModule", "TestCatalogueQuick", "TestCutWaiting", "TestFaults", "TestLoadbalancer", "TestLoadbalancerVersions",
 		"TestModuleTraffic", "TestNetmonitor", "TestNoFalseAlarm", "TestNotifiesUnderLoad", "TestRelaysAlone", "TestSecondAgent",
-		"TestSecret", "TestThreeContainers", "TestTraceTrial", "TestUndone", "TestUntouched", "TestWaitInVain", "TestWeightsFrom"),
+		"TestSecret", "TestThreeContainers", "TestTogether", "TestTraceTrial", "TestUndone", "TestUntouched", "TestWaitInVain", "TestWeightsFrom"),
 }
 
 // tests is a regular expression for the names.
