@@ -23,7 +23,7 @@ type benchFlags struct {
 	against              string
 }
 
-func newBench(*global) *cobra.Command {
+func newBench(g *global) *cobra.Command {
 	b := &benchFlags{}
 	c := &cobra.Command{
 		Use:   "bench [NAME…]",
@@ -69,7 +69,7 @@ Needs root and an otherwise idle machine. Nothing is left behind.`,
 	f.StringVar(&b.html, "html", "", "also write a report with plots to this file, one page that needs nothing else")
 	f.StringVar(&b.markdown, "markdown", "", "also write the results into this `page`, between the lines that mark their place, and "+
 		"plots beside it")
-	c.AddCommand(newBenchReport(), newBenchQueue())
+	c.AddCommand(newBenchReport(), newBenchQueue(), newBenchCloud(g))
 	return c
 }
 

@@ -275,7 +275,7 @@ func (n *Node) joinedName() string {
 	}
 	t, err := auth.ParseToken(n.Token)
 	if err != nil {
-		return "" // whoever joins with it hears why
+		return "" // joining with it says why
 	}
 	return t.Node
 }
@@ -302,7 +302,8 @@ func (n *Node) Identity() string { return filepath.Join(n.StateDir, "identity") 
 func (n *Node) Spec() (onpath.NodeSpec, error) {
 	o := &onpath.Node{
 		Metadata: onpath.Metadata{Name: n.Name},
-		Spec:     onpath.NodeSpec{Cloudlet: cmp.Or(n.Cloudlet, onpath.DefaultTenant), Underlay: n.Underlay, Uplinks: n.Uplinks, Capacity: n.Capacity},
+		Spec: onpath.NodeSpec{Cloudlet: cmp.Or(n.Cloudlet, onpath.DefaultTenant), Underlay: n.Underlay, Uplinks: n.Uplinks,
+			Capacity: n.Capacity},
 	}
 	err := o.Validate()
 	o.Spec.Cloudlet = n.Cloudlet // "": the token's, which the server knows

@@ -13,7 +13,7 @@ import (
 var moreColumns = map[onpath.Kind][]string{
 	onpath.KindTenant:      {"OWN-EBPF"},
 	onpath.KindCloudlet:    {">OPERATOR-SHARE"},
-	onpath.KindNode:        {"UNDERLAY", "KERNEL", "VERSION", "HOST-IMAGE", "LABELS"},
+	onpath.KindNode:        {"UNDERLAY", "REACHES", "KERNEL", "VERSION", "HOST-IMAGE", "LABELS"},
 	onpath.KindPriceList:   {">USE-CPU/H", ">USE-TRAFFIC/GI", ">TIERS"},
 	onpath.KindReservation: {">INSTANCES", ">REFUNDED"},
 	onpath.KindPrefixClaim: {"PASSWORD"},
@@ -37,8 +37,8 @@ func moreCells(o onpath.Object) []string {
 	case *onpath.Cloudlet:
 		return []string{strconv.Itoa(o.Spec.OperatorShare) + "%"}
 	case *onpath.Node:
-		return []string{o.Spec.Underlay.Address.String(), o.Status.Kernel, o.Status.Version, yesNo(o.Status.HostImage),
-			labels(o.Metadata.Labels)}
+		return []string{o.Spec.Underlay.Address.String(), reaches(o.Status.Conditions), o.Status.Kernel, o.Status.Version,
+			yesNo(o.Status.HostImage), labels(o.Metadata.Labels)}
 	case *onpath.PriceList:
 		return []string{o.Spec.Use.CPU.String(), o.Spec.Use.Traffic.String(), strconv.Itoa(len(o.Spec.Tiers))}
 	case *onpath.Reservation:
@@ -110,4 +110,30 @@ func labels(m map[string]string) string {
 	}
 	slices.Sort(out)
 	return strings.Join(out, ",")
+}
+
+// reachWords say how a node reaches another one, by the reason of onpath.ConditionTunnel.
+var reachWords = map[string]string{
+	onpath.ReasonVXLAN: "vxlan", onpath.ReasonWireGuard: "wireguard", onpath.ReasonRelayed: "relayed",
+	onpath.ReasonTunnelTrying: "trying",
+}
+
+// reaches is how a node reaches each other one; onpath describe says since when, and why.
+func reaches(list []onpath.Condition) string {
+	var all []string
+	for _, c := range list {
+		other, ok := strings.CutPrefix(c.Type, onpath.ConditionTunnel)
+		if !ok {
+			continue
+		}
+		word := reachWords[c.Reason]
+		switch {
+		case c.Status == onpath.False:
+			word = "NOT"
+		case word == "":
+			word = string(c.Status)
+		}
+		all = append(all, other+"="+word)
+	}
+	return strings.Join(all, ",")
 }

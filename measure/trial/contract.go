@@ -126,6 +126,12 @@ func (t *Result) Find(name string) (Packet, bool) {
 	return Packet{}, false
 }
 
+// Passes reports whether the packet of a name arrived.
+func (t *Result) Passes(name string) bool {
+	p, _ := t.Find(name)
+	return p.Arrived
+}
+
 // Hear takes up what the receiver heard of what was sent.
 func (t *Result) Hear(heard *Result) {
 	for i := range t.Packets {

@@ -1,0 +1,271 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/client"
+	"github.com/onpath/onpath/bench/cloud"
+	"github.com/onpath/onpath/cli/attach"
+	"github.com/onpath/onpath/cli/await"
+	"github.com/onpath/onpath/measure/trial"
+)
+
+// benchCloud is what `onpath bench cloud` is told, and the cloud that it finds.
+type benchCloud struct {
+	cloud.Options
+	nodes    []string
+	function string
+	limit    time.Duration
+	client   *client.Client
+	chain    *onpath.Chain
+	tunnels  map[string]string // what each node said before
+	now      func() time.Time
+}
+
+func newBenchCloud(g *global) *cobra.Command {
+	b := &benchCloud{now: time.Now}
+	c := &cobra.Command{
+		Use: "cloud --nodes A,B,C", Short: "Measure the network between three nodes, and a function on one of them",
+		Long: `Measure somebody's cloud between three nodes of one cloudlet, through the server: which
+packets its network passes (protocols, sizes, foreign sources), and throughput and round
+trips from A to C, directly and through a function on B, by each tunnel (GNFC, Tables I
+and III, Figures 3 and 4). A and C are attached (onpath node --attach host), B runs the
+function, which exists. Nothing else may be attached to A. Afterwards all is as before.`,
+		Example: examples("onpath bench cloud --nodes vm1,vm3,vm2", "onpath bench cloud --nodes vm1,vm3,vm2 --tunnels vxlan,wireguard",
+			"onpath bench cloud --nodes vm1,vm3,vm2 --quick -o json"),
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := b.check(); err != nil {
+				return err
+			}
+			cl, err := clientToPrint(g)
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			b.client = cl
+			r, err := b.run(c)
+			if r == nil {
+				return err
+			}
+			if printed := g.print(c, r, func(w io.Writer) error { return r.Text(w) }); err == nil {
+				err = printed
+			}
+			return err
+		},
+	}
+	f := c.Flags()
+	f.StringSliceVar(&b.nodes, "nodes", nil, "the `nodes`: one that sends, one that runs the function, one that receives")
+	f.StringVar(&b.function, "function", "bridge", "the function between: bridge is a software switch (functions/bridge)")
+	f.StringSliceVar(&b.Tunnels, "tunnels", nil, "`tunnels` to compare: vxlan, wireguard (default the one in use)")
+	f.StringVar(&b.Type, "type", "", "what kind of machine runs the function (default its label type)")
+	f.IntVar(&b.Rounds, "rounds", 10, "how often each way is measured")
+	f.DurationVar(&b.For, "for", 5*time.Second, "how long each throughput is measured")
+	f.IntVar(&b.Echoes, "pings", 300, "how many round trips are measured each time")
+	f.BoolVar(&b.Quick, "quick", false, "one short round: shows that it works, measures nothing")
+	f.DurationVar(&b.limit, "timeout", 2*time.Minute, "how long to wait until the function is in its place")
+	return c
+}
+
+func (b *benchCloud) check() error {
+	if len(b.nodes) != 3 || b.nodes[0] == b.nodes[1] || b.nodes[1] == b.nodes[2] || b.nodes[0] == b.nodes[2] {
+		return badUsage("--nodes: name three nodes, such as vm1,vm3,vm2: one that sends, one that runs the function, one that receives")
+	}
+	b.From, b.Through, b.To = b.nodes[0], b.nodes[1], b.nodes[2]
+	if b.Quick {
+		b.Rounds, b.For, b.Echoes = 1, time.Second, 20
+	}
+	if b.Rounds < 1 || b.For <= 0 || b.For > time.Duration(trial.MaxTime) || b.Echoes < 1 || b.Echoes > trial.MaxEchoes {
+		return badUsage("--rounds is above 0, --for at most %s, --pings 1 to %d", trial.MaxTime, trial.MaxEchoes)
+	}
+	for _, t := range b.Tunnels {
+		if t != string(onpath.TunnelVXLAN) && t != string(onpath.TunnelWireGuard) {
+			return badUsage("--tunnels: there is no tunnel %q; write vxlan or wireguard", t)
+		}
+	}
+	return nil
+}
+
+// run measures, and leaves the cloud as it was.
+func (b *benchCloud) run(c *cobra.Command) (r *cloud.Report, err error) {
+	ctx := c.Context()
+	if err := b.begin(ctx); err != nil {
+		return nil, err
+	}
+	progress, start := newProgress(c.ErrOrStderr()), b.now()
+	b.Progress = func(format string, args ...any) {
+		progress.show("%4.0f s  %s", b.now().Sub(start).Seconds(), fmt.Sprintf(format, args...))
+	}
+	defer func() {
+		progress.done()
+		if left := b.end(context.WithoutCancel(ctx)); err == nil {
+			err = left
+		}
+	}()
+	return cloud.Run(ctx, b, b.Options)
+}
+
+// begin looks at the nodes and the function, and makes the chain, which steers nothing yet.
+func (b *benchCloud) begin(ctx context.Context) error {
+	b.tunnels = map[string]string{}
+	for i, name := range b.nodes {
+		n, err := b.node(ctx, name)
+		if err != nil {
+			return err
+		}
+		b.tunnels[name] = string(n.Spec.Underlay.Tunnel)
+		if i == 1 {
+			b.Type = cmp.Or(b.Type, n.Metadata.Labels["type"], fmt.Sprintf("%s CPUs", n.Status.Capacity.CPU))
+		} else if err := attach.Check(n); err != nil {
+			return err
+		}
+	}
+	function := onpath.Key{Kind: onpath.KindFunction, Tenant: onpath.DefaultTenant, Name: b.function}
+	if _, err := b.client.Get(ctx, function); err != nil {
+		if onpath.CodeOf(err) == onpath.CodeNotFound {
+			e := onpath.Errorf(onpath.CodeNotFound, "there is no function %s to send the traffic through", b.function)
+			e.Remedy = "build its image and apply it (functions/bridge/README.md), or name another with --function"
+			return e
+		}
+		return err
+	}
+	r := attach.Request{Node: b.From, Tenant: onpath.DefaultTenant, Through: []string{b.function},
+		Place: map[string]string{"name": b.Through}}
+	chain, err := attach.Chain(r, nil)
+	if err != nil {
+		return err
+	}
+	if _, err := b.client.Get(ctx, onpath.KeyOf(chain)); err == nil {
+		e := onpath.Errorf(onpath.CodeConflict, "functions are attached to %s, and would be measured, too", b.From)
+		e.Remedy = "take them off (onpath detach " + b.From + "), or name another node"
+		return e
+	}
+	chain.Spec.Disabled = true
+	b.chain = chain
+	_, err = b.client.Apply(ctx, []onpath.Object{attach.Hosts(r), chain}, client.ApplyOptions{})
+	return err
+}
+
+// end takes the chain away, and gives the nodes their tunnels back.
+func (b *benchCloud) end(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	hosts := onpath.Key{Kind: onpath.KindHosts, Tenant: b.chain.Metadata.Tenant, Name: b.chain.Metadata.Name}
+	_, err := b.client.Apply(ctx, nil, client.ApplyOptions{Delete: []onpath.Key{onpath.KeyOf(b.chain), hosts}})
+	if err == nil && len(b.Tunnels) > 0 {
+		err = b.setTunnels(ctx, func(node string) string { return b.tunnels[node] })
+	}
+	return err
+}
+
+func (b *benchCloud) node(ctx context.Context, name string) (*onpath.Node, error) {
+	o, err := b.client.Get(ctx, onpath.Key{Kind: onpath.KindNode, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	return o.(*onpath.Node), nil
+}
+
+// Try implements cloud.Network.
+func (b *benchCloud) Try(ctx context.Context, r trial.Request) (*trial.Result, error) {
+	return client.Trial(ctx, b.client, r)
+}
+
+// Steer implements cloud.Network.
+func (b *benchCloud) Steer(ctx context.Context, steer bool) error {
+	c := onpath.Clone(b.chain)
+	c.Spec.Disabled = !steer
+	if _, err := b.client.Apply(ctx, []onpath.Object{c}, client.ApplyOptions{}); err != nil {
+		return err
+	}
+	wait := await.Wait{Ends: b.now().Add(b.limit)}
+	return b.until(ctx, func() (bool, string, error) {
+		o, err := b.client.Get(ctx, onpath.KeyOf(c))
+		if err != nil {
+			return false, "", err
+		}
+		s := wait.Look(o, b.now())
+		if s.Vain != nil {
+			return false, s.Text, &onpath.Error{Code: onpath.CodeUnavailable, Message: s.Text, Remedy: s.Vain.Remedy}
+		}
+		return s.Done, s.Text, nil
+	})
+}
+
+// Use implements cloud.Network.
+func (b *benchCloud) Use(ctx context.Context, tunnel string) (by string, err error) {
+	if tunnel != "" {
+		if err := b.setTunnels(ctx, func(string) string { return tunnel }); err != nil {
+			return "", err
+		}
+	}
+	err = b.until(ctx, func() (bool, string, error) {
+		n, err := b.node(ctx, b.From)
+		if err != nil {
+			return false, "", err
+		}
+		by = string(onpath.TunnelVXLAN)
+		k := slices.IndexFunc(n.Status.Conditions, func(c onpath.Condition) bool { return c.Type == onpath.ConditionTunnel+b.Through })
+		if k < 0 {
+			return tunnel != string(onpath.TunnelWireGuard), "no tunnel to " + b.Through, nil
+		}
+		c := n.Status.Conditions[k]
+		by = strings.ToLower(c.Reason)
+		return c.Status == onpath.True && (tunnel == "" || by == tunnel), c.Message, nil
+	})
+	return by, err
+}
+
+// setTunnels writes the tunnel of each of the three nodes.
+func (b *benchCloud) setTunnels(ctx context.Context, of func(node string) string) error {
+	var changed []onpath.Object
+	for _, name := range b.nodes {
+		n, err := b.node(ctx, name)
+		if err != nil {
+			return err
+		}
+		n.Spec.Underlay.Tunnel = ""
+		switch of(name) {
+		case string(onpath.TunnelVXLAN):
+			n.Spec.Underlay.Tunnel = onpath.TunnelVXLAN
+		case string(onpath.TunnelWireGuard):
+			n.Spec.Underlay.Tunnel = onpath.TunnelWireGuard
+		case string(onpath.TunnelAuto):
+			n.Spec.Underlay.Tunnel = onpath.TunnelAuto
+		}
+		n.Status = onpath.NodeStatus{}
+		changed = append(changed, n)
+	}
+	_, err := b.client.Apply(ctx, changed, client.ApplyOptions{})
+	return err
+}
+
+// until asks twice a second until what is awaited is so.
+func (b *benchCloud) until(ctx context.Context, ok func() (bool, string, error)) error {
+	for ends := b.now().Add(b.limit); ; {
+		done, text, err := ok()
+		if done || err != nil {
+			return err
+		}
+		if b.now().After(ends) {
+			e := onpath.Errorf(onpath.CodeUnavailable, "waited %s in vain: %s", b.limit, text)
+			e.Remedy = "see onpath describe chain " + b.chain.Metadata.Name
+			return e
+		}
+		b.Progress("waiting: %s", text)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
