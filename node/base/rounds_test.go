@@ -3,7 +3,7 @@ package base
 import (
 	"context"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/onpath/onpath"
 )
@@ -17,18 +17,19 @@ func config(ids ...onpath.VportID) *onpath.DatapathConfig {
 	return c
 }
 
-// waits calls fn and reports whether it still waits a moment later; over ends when fn does.
+// waits calls fn and reports whether it waits for others; over ends when fn does.
 func waits(t *testing.T, fn func(context.Context) error) (waits bool, over <-chan error) {
 	t.Helper()
 	ch := make(chan error, 1)
 	go func() { ch <- fn(t.Context()) }()
+	synctest.Wait()
 	select {
 	case err := <-ch:
 		if err != nil {
 			t.Fatal(err)
 		}
 		return false, nil
-	case <-time.After(20 * time.Millisecond):
+	default:
 		return true, ch
 	}
 }
@@ -36,7 +37,9 @@ func waits(t *testing.T, fn func(context.Context) error) (waits bool, over <-cha
 // TestRoundsAwait: who waits for a vport goes on when it is in force, or when no plan names
 // it; who waits until it is gone goes on after a round without it, and only of a round
 // that began later.
-func TestRoundsAwait(t *testing.T) {
+func TestRoundsAwait(t *testing.T) { synctest.Test(t, roundsAwait) }
+
+func roundsAwait(t *testing.T) {
 	r := NewRounds()
 	in := func(ctx context.Context) error { return r.AwaitIn(ctx, []onpath.VportID{16}) }
 	out := func(ctx context.Context) error { return r.AwaitOut(ctx, []onpath.VportID{16}) }
@@ -67,10 +70,11 @@ func TestRoundsAwait(t *testing.T) {
 	wait, over = waits(t, out)
 	r.Applied(config())
 	r.End(n, force, true)
+	synctest.Wait()
 	select {
 	case <-over:
 		t.Error("a round that had begun before counts")
-	case <-time.After(20 * time.Millisecond):
+	default:
 	}
 	round(config(), true)
 	if err := <-over; err != nil || !wait {
