@@ -78,6 +78,10 @@ func fill(v reflect.Value) {
 	case v.Kind() == reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		fill(v.Index(0))
+	case v.Kind() == reflect.Array:
+		for i := range v.Len() {
+			fill(v.Index(i))
+		}
 	case v.Kind() == reflect.Map:
 		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
 		fill(key)
@@ -100,7 +104,7 @@ func each(v reflect.Value, name string, f func(v reflect.Value, name string)) {
 		f(v, name)
 	case v.Kind() == reflect.Pointer:
 		each(v.Elem(), name, f)
-	case v.Kind() == reflect.Slice:
+	case v.Kind() == reflect.Slice || v.Kind() == reflect.Array:
 		each(v.Index(0), name+"[0]", f)
 	case v.Kind() == reflect.Struct:
 		for i := range v.NumField() {
