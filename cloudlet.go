@@ -21,7 +21,7 @@ type CloudletSpec struct {
 	// Reservations required: tenants' instances run only inside reservations, the
 	// operator's others only in its share; ebpf functions need none. Default none. It is
 	// refused while instances run that may not then.
-	Reservations ReservationRule `json:"reservations,omitempty"`
+	Reservations reservationRule `json:"reservations,omitempty"`
 	// Isolation is what instances of tenants may have here, beside the operator's; default:
 	// all that functions may ask for.
 	Isolation *Isolation `json:"isolation,omitempty"`
@@ -46,13 +46,13 @@ const (
 	UserNamespacesNever    UserNamespaceRule = "never"
 )
 
-// ReservationRule says whether instances need reservations.
-type ReservationRule string
+// reservationRule says whether instances need reservations.
+type reservationRule string
 
 // The rules about reservations.
 const (
-	ReservationsNone     ReservationRule = "none"
-	ReservationsRequired ReservationRule = "required"
+	ReservationsNone     reservationRule = "none"
+	ReservationsRequired reservationRule = "required"
 )
 
 // Location is a place on earth.

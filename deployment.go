@@ -36,16 +36,16 @@ type Place struct {
 	// Instances on other nodes move, as soon as there are others to take over.
 	Nodes map[string]string `json:"nodes,omitempty"`
 	// Spread: node (default): as few instances of this deployment on one node as possible; none: pack.
-	Spread Spread `json:"spread,omitempty"`
+	Spread spread `json:"spread,omitempty"`
 }
 
-// Spread is a placement preference.
-type Spread string
+// spread is a placement preference.
+type spread string
 
 // The spreads.
 const (
-	SpreadNode Spread = "node"
-	SpreadNone Spread = "none"
+	SpreadNode spread = "node"
+	SpreadNone spread = "none"
 )
 
 // DeploymentStatus counts instances.
