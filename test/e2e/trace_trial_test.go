@@ -68,13 +68,16 @@ func TestTraceTrial(t *testing.T) {
 	apply(ctx, t, trialYAML(s.port))
 	active(ctx, t, "trial")
 	rounds, cases := 1, 0
+	hosts := []string{"10.9.0.2", "fd09::100", "10.9.0.100", "fd09::2"} // itself, and translated
 	if os.Getenv("ONPATH_SOAK") != "" {
 		rounds = 13
+	} else {
+		hosts = hosts[:2]
 	}
 	counted := map[string]string{}
 	elements := []string{"trial-gate", "trial-wire", "trial-turn", "trial-last"}
 	for range rounds {
-		for _, to := range []string{"10.9.0.2", "fd09::2", "10.9.0.100", "fd09::100"} {
+		for _, to := range hosts {
 			alive, err := dialTCP(t, to, s.port, time.Minute)
 			if err != nil {
 				t.Fatal(err)
