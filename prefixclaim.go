@@ -75,7 +75,7 @@ type PrefixClaimStatus struct {
 // Bounds and defaults of claims.
 const (
 	DefaultClaimLife = Duration(time.Hour)
-	MinClaimLife     = Duration(5 * time.Second)
+	MinClaimLife     = Duration(30 * time.Second) // gateways are asked twice in a life
 	MaxClaimLife     = Duration(24 * time.Hour)
 )
 

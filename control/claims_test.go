@@ -19,7 +19,7 @@ func theClaim(t *testing.T) (*onpath.PrefixClaim, *onpath.Tenant) {
 	if err := p.Spec.Prefix.UnmarshalText([]byte(claimed)); err != nil {
 		t.Fatal(err)
 	}
-	p.Spec.Method, p.Spec.For = onpath.ByPassword, onpath.Duration(20*time.Second)
+	p.Spec.Method, p.Spec.For = onpath.ByPassword, onpath.Duration(30*time.Second)
 	return p, &onpath.Tenant{Metadata: onpath.Metadata{Name: "bob"}}
 }
 

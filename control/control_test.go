@@ -32,7 +32,7 @@ type site struct {
 	skew   time.Duration              // the clock's lead
 	echoes map[string]onpath.Duration // round trips by node
 	shows  map[string]string          // what is at an address, by node and address, or by address alone
-	called func()                     // told of each call of a node; may be nil
+	called func(onpath.NodeOp)        // told of each call of a node; may be nil
 }
 
 type fakeNode struct {
@@ -68,7 +68,8 @@ func (s *site) now() time.Time {
 }
 
 func (s *site) start() {
-	c := control.New(control.Options{Store: s.store, Hub: s, Clock: s.now, Settings: settings, Wait: 300 * time.Millisecond, Restored: s.restored})
+	c := control.New(control.Options{Store: s.store, Hub: s, Clock: s.now, Settings: settings, Restored: s.restored,
+		Wait: 300 * time.Millisecond})
 	s.mu.Lock()
 	s.c = c
 	s.mu.Unlock()
@@ -120,7 +121,7 @@ func (s *site) Call(_ context.Context, node string, op onpath.NodeOp, request an
 	defer s.mu.Unlock()
 	n := s.nodes[node]
 	if s.called != nil {
-		s.called()
+		s.called(op)
 	}
 	if n == nil || !n.connected {
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "node %s is not connected", node)

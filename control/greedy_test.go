@@ -18,8 +18,9 @@ import (
 // proved, with settings as they are by default, and makes a change a minute.
 type provider struct {
 	*site
-	second []func(at int) // what is done each second
-	at     int
+	second    []func(at int) // what is done each second
+	at        int
+	cloudlets int
 }
 
 // costs are what a server has done, and what it holds, after some minutes.
@@ -35,27 +36,29 @@ func TestGreedyTenant(t *testing.T) {
 	if os.Getenv("ONPATH_SOAK") == "" {
 		t.Skip("ONPATH_SOAK is not set; it takes a minute of processor time")
 	}
-	without, with := costsOf(t, false), costsOf(t, true)
-	t.Logf("without the tenant %+v; with it %+v", without, with)
-	for what, x := range map[string][2]float64{
-		"calls of nodes": {float64(without.calls), float64(with.calls)},
-		"plans made":     {float64(without.plans), float64(with.plans)},
-		"bytes held":     {float64(without.bytes), float64(with.bytes)},
-	} {
-		if ratio := x[1] / x[0]; ratio > 1.2 {
-			t.Errorf("%s: %.2f times as many", what, ratio)
+	for _, of := range []struct{ nodes, tenants int }{{200, 60}, {100, 20}} {
+		without, with := costsOf(t, of.nodes, of.tenants, false), costsOf(t, of.nodes, of.tenants, true)
+		t.Logf("%+v: without the tenant %+v; with it %+v", of, without, with)
+		for what, x := range map[string][2]float64{
+			"calls of nodes": {float64(without.calls), float64(with.calls)},
+			"plans made":     {float64(without.plans), float64(with.plans)},
+			"bytes held":     {float64(without.bytes), float64(with.bytes)},
+		} {
+			if ratio := x[1] / x[0]; ratio > 1.2 {
+				t.Errorf("%+v: %s: %.2f times as many", of, what, ratio)
+			}
 		}
 	}
 }
 
 // costsOf counts two minutes of virtual time.
-func costsOf(t *testing.T, greedy bool) (sum costs) {
+func costsOf(t *testing.T, nodes, tenants int, greedy bool) (sum costs) {
 	synctest.Test(t, func(t *testing.T) {
-		const nodes, tenants = 200, 60
-		s := &provider{site: newSite(t)}
+		s := &provider{site: newSite(t), cloudlets: nodes / 10}
 		defer s.stop()
 		var calls, plans atomic.Int64
-		s.called = func() { calls.Add(1) }
+		by := map[onpath.NodeOp]int{}
+		s.called = func(op onpath.NodeOp) { calls.Add(1); by[op]++ }
 		planner := new(plan.Planner)
 		s.c.PlanBy(func(x *plan.Snapshot) *plan.Result {
 			plans.Add(1)
@@ -73,8 +76,10 @@ func costsOf(t *testing.T, greedy bool) (sum costs) {
 		}
 		s.pass(time.Minute) // until all that begins has begun
 		calls.Store(0)
+		clear(by)
 		plans.Store(0)
 		s.pass(2 * time.Minute)
+		t.Logf("by operation: %v", by)
 		sum.calls, sum.plans = calls.Load(), plans.Load()
 		var m runtime.MemStats
 		runtime.GC()
@@ -115,7 +120,7 @@ func (s *provider) scales(tenant string, n, i int) *onpath.Chain {
 	one := 1
 	o := object[*onpath.Chain](onpath.KindChain, tenant, fmt.Sprintf("web%d", i))
 	o.Spec.From, o.Spec.To = onpath.Endpoints{Any: true}, onpath.Endpoints{Prefixes: []onpath.Prefix{prefixOf(n, i, 32)}}
-	o.Spec.At.Cloudlets = []string{fmt.Sprintf("c%d", n%20)}
+	o.Spec.At.Cloudlets = []string{fmt.Sprintf("c%d", n%s.cloudlets)}
 	o.Spec.Through = []onpath.Element{{Function: "fw", Instances: &one}}
 	o.Spec.Scaling = &onpath.Scaling{Elements: map[string]onpath.ElementScaling{"fw": {Max: 3}}}
 	return o
@@ -182,7 +187,7 @@ func (s *provider) greedy(name string, n int) {
 		})
 	}
 	for i := range 2 {
-		s.claims(name, n, 100+i, 5*time.Second)
+		s.claims(name, n, 100+i, time.Duration(onpath.MinClaimLife))
 	}
 	for range 20 {
 		if _, err := s.store.Watch(s.t.Context(), 0, nil); err != nil {

@@ -22,6 +22,13 @@ func (c *Controller) Check(ctx context.Context, changes []onpath.Change, force b
 	if err != nil {
 		return nil, err
 	}
+	for _, ch := range changes {
+		if list, ok := ch.Object.(*onpath.PriceList); ok {
+			if err := c.pool.CheckCurrency(ctx, list); err != nil {
+				return nil, err
+			}
+		}
+	}
 	notes := c.oversold(changes)
 	c.mu.Lock()
 	defer c.mu.Unlock()

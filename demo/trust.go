@@ -242,7 +242,7 @@ func (d *trustRun) seen(ctx context.Context, text string) error {
 
 // lose takes the password away; the rules go with the proof, and nothing else does.
 func (d *trustRun) lose(ctx context.Context) error {
-	d.Say("the password goes: the proof is lost after at most 10 s")
+	d.Say("the password goes: the proof is lost after at most 30 s")
 	if err := os.Remove(d.password()); err != nil {
 		return err
 	}

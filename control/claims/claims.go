@@ -33,12 +33,14 @@ const (
 	claimYoung = 2 * time.Minute
 )
 
-// asking bounds the claims that are asked for at once. askingATenant bounds the claims of a tenant
-// that prove nothing, a second: any address may be claimed, and who has it did not ask to be asked. It
-// bounds proved claims, too: each question is a call of two gateways or more.
+// asking bounds the claims that are asked for at once. A tenant's claims that prove nothing are
+// asked for askingATenant times a second, and some at once: any address may be claimed, and who has
+// it did not ask to be asked. The same holds for proved claims: each question is a call of two
+// gateways or more.
 const (
-	asking        = 8
-	askingATenant = 10
+	asking            = 8
+	askingATenant     = 1
+	askingATenantOnce = 10
 )
 
 // Hub reaches the nodes.
@@ -176,7 +178,7 @@ func (t turns) take(p *onpath.PrefixClaim, now time.Time) bool {
 	}
 	l := t[turn]
 	if l == nil {
-		l = rate.NewLimiter(askingATenant, askingATenant)
+		l = rate.NewLimiter(askingATenant, askingATenantOnce)
 		t[turn] = l
 	}
 	return l.AllowN(now, 1)
@@ -222,7 +224,7 @@ func claimDue(p *onpath.PrefixClaim, now time.Time) bool {
 		return false
 	}
 	again := lateAgain
-	switch life := time.Duration(p.Spec.For); {
+	switch life := lifeOf(p); {
 	case s.Prefix.IsValid() && s.Prefix != p.Spec.Prefix:
 		return true
 	case s.State == onpath.ClaimProved:
@@ -236,6 +238,11 @@ func claimDue(p *onpath.PrefixClaim, now time.Time) bool {
 		again = soonAgain
 	}
 	return now.Sub(s.Checked) >= again
+}
+
+// lifeOf is how long a proof lasts: at least as long as one that may be written now.
+func lifeOf(p *onpath.PrefixClaim) time.Duration {
+	return time.Duration(max(p.Spec.For, onpath.MinClaimLife))
 }
 
 // givenStale reports whether the status of a claim by the operator's word is not so any
@@ -326,7 +333,7 @@ func settleClaim(p *onpath.PrefixClaim, a onpath.PasswordAnswer, now time.Time) 
 		if !held {
 			s.Since = now
 		}
-		s.State, s.Prefix, s.Until = onpath.ClaimProved, p.Spec.Prefix, now.Add(time.Duration(p.Spec.For))
+		s.State, s.Prefix, s.Until = onpath.ClaimProved, p.Spec.Prefix, now.Add(lifeOf(p))
 	case held:
 		s.State = onpath.ClaimExpiring
 	default:

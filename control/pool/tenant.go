@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -84,6 +85,39 @@ func (s *state) mayRemove(tenant string) error {
 		e.Remedy = fmt.Sprintf("enter what it pays, or what you let it off: onpath account credit %s %s --reference TRANSFER",
 			tenant, -balance)
 		return about(k, e)
+	}
+	return nil
+}
+
+// CheckCurrency refuses a price list in another currency than that of accounts which have or owe
+// something: amounts have none of their own.
+func (p *Pool) CheckCurrency(ctx context.Context, next *onpath.PriceList) error {
+	list, err := p.priceList.readPrices(ctx)
+	if err != nil {
+		return about(priceList, err)
+	}
+	p.queue.look(func(s *state) { err = s.accounting.checkCurrency(list.spec, next.Spec.Currency) })
+	return err
+}
+
+func (ac *accounting) checkCurrency(now *onpath.PriceListSpec, next string) error {
+	last := int64(noList)
+	for version := range ac.lists { // where the list was deleted, the one of the last decision
+		last = max(last, version)
+	}
+	if now == nil {
+		now = ac.lists[last]
+	}
+	if now == nil || now.Currency == next {
+		return nil
+	}
+	for _, name := range sortedKeys(ac.accounts) {
+		if balance := ac.accounts[name].Account.Balance; balance != 0 {
+			e := onpath.Errorf(onpath.CodeConflict, "the account of tenant %s has %s %s, which would become %s", name, balance,
+				cmp.Or(now.Currency, "without a currency"), cmp.Or(next, "without one"))
+			e.Field, e.Remedy = "spec.currency", "settle all accounts first (onpath account), or keep the currency"
+			return about(priceList, e)
+		}
 	}
 	return nil
 }

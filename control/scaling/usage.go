@@ -126,9 +126,22 @@ func askEvery(window time.Duration) time.Duration {
 	return every
 }
 
-// tenantNodes is how many nodes a tenant may have asked in a second more than with windows as
-// they are by default: else one tenant's short windows would ask the whole fleet.
-const tenantNodes = 2
+// A tenant may have tenantNodes nodes asked in a second more than with windows as they are by
+// default: else one tenant's short windows would ask the whole fleet. In a large site it is at most
+// a tenth of what all are asked by default, and in a small one at least smallSite among all nodes:
+// all together is little there.
+const (
+	tenantNodes = 2.0
+	tenantPart  = 0.1
+	smallSite   = 8.0
+)
+
+// tenantsShare is how many nodes a tenant may have asked in a second. Callers hold mu.
+func (c *Scaling) tenantsShare(chains map[onpath.Key]*onpath.Chain) float64 {
+	byDefault := float64(len(c.servingNodes(chains))) / askEvery(time.Duration(onpath.DefaultWindow)).Seconds()
+	least := smallSite / float64(max(len(c.connected), 1))
+	return min(max(tenantPart*byDefault, least), tenantNodes)
+}
 
 // slowestOf is how often nodes are asked at most for each tenant with short windows. Callers
 // hold mu.
@@ -144,8 +157,12 @@ func (c *Scaling) slowestOf(chains map[onpath.Key]*onpath.Chain) map[string]time
 		}
 	}
 	slowest := map[string]time.Duration{}
+	if len(short) == 0 {
+		return slowest
+	}
+	share := c.tenantsShare(chains)
 	for tenant, list := range short {
-		least := time.Duration(len(c.servingNodes(list))) * time.Second / tenantNodes
+		least := time.Duration(float64(len(c.servingNodes(list))) / share * float64(time.Second))
 		every := plain
 		for every/2 >= least {
 			every /= 2

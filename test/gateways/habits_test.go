@@ -175,17 +175,19 @@ func TestRestoreElsewhere(t *testing.T) {
 		if err := s.StartServer(ctx); err != nil {
 			t.Fatal(err)
 		}
+		waits := map[string]bool{"gw1": true, "gw2": true, "n1": true} // by the chain of after the backup
 		err := s.WaitFor(ctx, "all nodes are back", time.Minute, func() (bool, error) {
 			var nodes []onpath.Node
 			if err := s.Get(ctx, &nodes, "nodes"); err != nil {
 				return false, err
 			}
 			for i := range nodes { // what was applied after the backup is not wanted again
-				if !nodes[i].Accepted() {
-					must(ctx, t, s, "node", "accept", nodes[i].Metadata.Name)
+				if name := nodes[i].Metadata.Name; !nodes[i].Accepted() {
+					must(ctx, t, s, "node", "accept", name)
+					delete(waits, name)
 				}
 			}
-			return !slices.ContainsFunc(nodes, func(n onpath.Node) bool { return !n.Status.Ready }), nil
+			return len(waits) == 0 && !slices.ContainsFunc(nodes, func(n onpath.Node) bool { return !n.Status.Ready }), nil
 		})
 		if err != nil {
 			t.Fatal(err)
