@@ -79,6 +79,9 @@ func (rt *Router) guard(ctx huma.Context, next func(huma.Context)) {
 	}
 	p := problemOf(rt.noted(ctx.Context(), ctx.Operation().OperationID, err))
 	ctx.SetHeader("Content-Type", p.ContentType(""))
+	for name, values := range p.GetHeaders() {
+		ctx.SetHeader(name, values[0])
+	}
 	ctx.SetStatus(p.Status)
 	_ = json.NewEncoder(ctx.BodyWriter()).Encode(p.Problem)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -32,6 +33,15 @@ type problem struct{ wire.Problem }
 func (p *problem) Error() string             { return p.Detail }
 func (p *problem) GetStatus() int            { return p.Status }
 func (p *problem) ContentType(string) string { return "application/problem+json" }
+
+// GetHeaders implements huma.HeadersError: what passes by itself may be asked for again soon.
+func (p *problem) GetHeaders() http.Header {
+	h := http.Header{}
+	if p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable {
+		h.Set("Retry-After", "1")
+	}
+	return h
+}
 
 // ErrorsOf makes onpath.Errors of any error.
 func ErrorsOf(err error) onpath.Errors {
@@ -127,9 +137,7 @@ func Stopped(ctx context.Context, err error) error {
 func (rt *Router) Fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := problemOf(rt.noted(r.Context(), r.Method+" "+r.URL.Path, err))
 	w.Header().Set("Content-Type", p.ContentType(""))
-	if p.Status == http.StatusTooManyRequests {
-		w.Header().Set("Retry-After", "1")
-	}
+	maps.Copy(w.Header(), p.GetHeaders())
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p.Problem)
 }
