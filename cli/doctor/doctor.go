@@ -41,7 +41,7 @@ type Machine struct {
 
 // Checks are the ones of this package, in the order of their results.
 func Checks() []Check {
-	return []Check{kernel, privileges, btf, bpffs, namespaceFeatures, cgroups, forwarding, limits, memory, disk}
+	return []Check{kernel, privileges, btf, bpffs, namespaceFeatures, cgroups, forwarding, tunnelQueues, limits, memory, disk}
 }
 
 // limit is how long one check may take.

@@ -1,4 +1,5 @@
-// Package offload switches off what network devices do for the kernel's stack.
+// Package offload switches off what network devices do for the kernel's stack, and asks by
+// what they share packets out to queues.
 package offload
 
 import (
@@ -86,6 +87,29 @@ func featureNames(fd int, device string) ([]string, error) {
 		names[i] = string(name)
 	}
 	return names, nil
+}
+
+// HashesPorts tells whether a device shares UDP over IPv4 out to its queues by ports, too;
+// known is false where its driver does not say.
+func HashesPorts(device string) (ports, known bool) {
+	const (
+		udp4      = 2      // UDP_V4_FLOW
+		byPorts   = 3 << 6 // RXH_L4_B_0_1 and RXH_L4_B_2_3
+		infoBytes = 192    // struct ethtool_rxnfc
+	)
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false, false
+	}
+	defer unix.Close(fd)
+	b := make([]byte, infoBytes)
+	binary.NativeEndian.PutUint32(b, unix.ETHTOOL_GRXFH)
+	binary.NativeEndian.PutUint32(b[4:], udp4)
+	if ethtool(fd, device, b) != nil {
+		return false, false
+	}
+	hash := binary.NativeEndian.Uint64(b[8:])
+	return hash&byPorts == byPorts, hash != 0
 }
 
 func ethtool(fd int, device string, data []byte) error {
