@@ -76,9 +76,12 @@ struct flow_key {
 struct flow {
 	__u32 next : 24;    /* vport */
 	__u32 kind : 8;
-	__u16 slot;         /* of next; valid while vports[slot].id == next */
-	__u16 path;         /* slot; 0: of no path. A slot is not given to another
-			     * path before the entries are gone. */
+	/* The low 13 bits: of next; valid while vports[slot].id == next. Above, the high bits
+	 * of the generation, and SYN_NOTED. */
+	__u16 slot;
+	/* The low 12 bits: slot; 0: of no path. A slot is not given to another path before the
+	 * entries are gone. Above, the low bits of the generation (entry_generation). */
+	__u16 path;
 	__u32 context : 24; /* group by which the packet came to scope's instance; 0 at an edge */
 	__u32 flags : 8;
 	/* The edge vport where the flow entered. With FLOW_AT_EDGE that is this
@@ -97,12 +100,14 @@ struct flow {
 
 /* In flow.kind, above the kind. */
 #define EDGE_HERE 0x10 /* with FLOW_AT_EDGE: out here, whatever edge the flow entered at */
-#define SYN_CAME  0x10 /* adopted, at an instance: a SYN has come by the other direction's entry there */
 #define SYN_REPLIED  0x20 /* not adopted: next is a vport out of which the other direction's SYN has come */
-#define SYN_NOTED    0x20 /* adopted: a SYN has come by it */
 #define HANDSHAKE 0x40 /* TCP: the acknowledgement number is not one that came, but one that has to come */
 #define REPLIED   0x80 /* a packet of the other direction has gone to where this one's come from */
 #define KIND_MASK 0x0f
+
+/* In flow.slot: a SYN has come by the entry, which is stale (begin_anew). */
+#define SYN_NOTED 0x8000
+#define GENERATIONS 63 /* they have six bits; 0: of none, or an earlier one */
 
 /* In flow.group, above element and direction. */
 #define CHOSEN 0x40
@@ -486,6 +491,9 @@ struct node {
 	__u32 watch;        /* 1: some of watches is used */
 	__u32 routers[MAX_ROUTERS]; /* ifindex of the first uplinks with attach: router or arm */
 	__u32 gateways[2];     /* the edges of an HA pair of gateways; 0: there is none */
+	/* Of all that decides where flows go, from 1 to GENERATIONS; 0: it is not complete yet. */
+	__u32 generation;
+	__u32 since;           /* when it came into force: seconds, modulo 2^24 */
 };
 
 /*

@@ -277,7 +277,7 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 		}
 		if (other_gateway(n, p->d.entry) == n->edge)
 			p->d.entry = n->edge; /* the HA peer is gone */
-		p->learn = !e || e->seen != p->now || refresh_always || e->next != p->prev;
+		p->learn = !e || e->seen != p->now || refresh_always || e->next != p->prev || (e->slot & SYN_NOTED);
 		if (e)
 			note_syn_reply(p, e, p->prev);
 		p->d.kind = NEXT_EXIT;

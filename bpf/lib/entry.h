@@ -39,6 +39,7 @@ static __always_inline struct flow *fresh_flow(struct pkt *p)
 
 	__builtin_memset(f, 0, sizeof(*f));
 	f->seen = p->now;
+	entry_decided(f, p);
 	return f;
 }
 
@@ -72,9 +73,9 @@ __noinline __u32 charged_tenant(const struct flow *e, __u32 tenant)
 
 	if (!e || e->context || (e->flags & FLOW_EMITTED))
 		return tenant;
-	if (e->path)
-		return tenant_of_path(e->path);
-	slot = e->slot;
+	if (entry_path(e))
+		return tenant_of_path(entry_path(e));
+	slot = entry_slot(e);
 	v = vport_of(&slot, e->next);
 	return v ? v->tenant : 0;
 }
@@ -275,30 +276,6 @@ static __always_inline int adopted(const struct flow *e)
 	return (e->flags & FLOW_ADOPTED) && entry_kind(e) != NEXT_PENDING;
 }
 
-/* A SYN has come by e, whose other direction has mate. It changes nothing now, but may be accepted. */
-static __always_inline void note_syn(struct flow *e, struct flow *mate)
-{
-	if (adopted(e))
-		entry_set_kind(e, e->kind | SYN_NOTED);
-	else if (mate && adopted(mate) && !(mate->flags & FLOW_AT_EDGE))
-		entry_set_kind(mate, mate->kind | SYN_CAME);
-}
-
-/* A SYN-ACK has come by e: does it accept such a SYN? Then the connection has ended (begin_anew).
- * At the edge before an instance, that sees to the packet. */
-static __always_inline void note_accepting(struct pkt *p, struct flow *e, struct flow *mate)
-{
-	if (mate && adopted(mate) && (mate->kind & SYN_NOTED)) {
-		mate->flags |= FLOW_RST;
-		if (!(mate->flags & FLOW_AT_EDGE) || entry_kind(mate) != NEXT_VPORT)
-			p->is |= IS_ACCEPTING;
-	}
-	if (adopted(e) && !(e->flags & FLOW_AT_EDGE) && (e->kind & SYN_CAME)) {
-		e->flags |= FLOW_RST;
-		p->is |= IS_ACCEPTING;
-	}
-}
-
 /* Has the connection ended whose two entries at one place these are? */
 static __always_inline int has_ended(const struct flow *e, const struct flow *mate)
 {
@@ -331,7 +308,7 @@ static __always_inline __u32 tenant_of_mate(const struct pkt *p, const struct fl
 	if (p->tenant)
 		return p->tenant;
 	v = vport_at(slot, p->prev);
-	return v && v->kind == VPORT_INSTANCE ? v->tenant : tenant_of_path(e->path);
+	return v && v->kind == VPORT_INSTANCE ? v->tenant : tenant_of_path(entry_path(e));
 }
 
 /*
@@ -377,16 +354,60 @@ static __always_inline int was_answered(const struct flow *e, const struct flow 
 	return (e->kind & REPLIED) || (mate && entry_packets(mate));
 }
 
+/* Do packets of an entry that is not at the edge leave the chains here? */
+static __always_inline int leaves(const struct flow *e)
+{
+	return entry_kind(e) != NEXT_VPORT || e->next == e->entry;
+}
+
+/* A SYN-ACK has come, whose other direction has mate: does it accept a SYN that was noted? Then
+ * the connection has ended (begin_anew). At the edge before an instance, that sees to the packet. */
+static __always_inline void note_accepting(struct pkt *p, struct flow *mate)
+{
+	if (!mate || !(mate->slot & SYN_NOTED))
+		return;
+	if (mate->flags & FLOW_AT_EDGE) {
+		p->must_sync = 1;
+		if (entry_kind(mate) != NEXT_VPORT)
+			p->is |= IS_ACCEPTING;
+	} else if (leaves(mate)) {
+		p->is |= IS_ACCEPTING;
+	} else {
+		return;
+	}
+	mate->flags |= FLOW_RST;
+}
+
 /*
- * A SYN has come. Does it begin a connection by the ports of one that has ended, or that
- * was led past a chain and never answered? Then what was decided for that one is no more: at
- * the edge both directions' entries go, at an instance the packet is decided by its
- * context once more. 1: so it is. A connection that may live stays as it is, whoever sent
- * the SYN (RFC 5961 section 4).
+ * Is the SYN, which has come by e, one that is sent once more, while the connection that mate
+ * answers for is not open yet? Elsewhere than at the edge the low byte of numbers is not known.
+ */
+static __always_inline int is_repeated(const struct pkt *p, const struct flow *e, const struct flow *mate)
+{
+	return mate && entry_packets(mate) && ((e->kind & HANDSHAKE) || !entry_ack(e)) &&
+	       p->seq + 1 - entry_ack(mate) <= 0xff;
+}
+
+/* No answer has come by the entry's place. Does it pass by, or is it of a connection that is
+ * older than what is in force, and goes on without that this node hears the other end? */
+static __always_inline int hears_one_end(const struct flow *e, int stale)
+{
+	__u32 slot = entry_path(e);
+	struct path *path = bpf_map_lookup_elem(&paths, &slot);
+
+	return entry_kind(e) == NEXT_PASS || adopted(e) ||
+	       (stale && (entry_ack(e) || (slot && path && (path->flags & PATH_FORWARD))));
+}
+
+/*
+ * A SYN has come. Does it begin a connection by the ports of one that has ended, or of which
+ * this node hears one end alone (hears_one_end)? Then what was decided for that one is no more: at the edge both directions' entries go, at an instance the packet is
+ * decided by its context once more. 1: so it is. A connection that may live stays as it is,
+ * whoever sent the SYN (RFC 5961 section 4).
  *
  * An end that knows the connection never accepts a SYN within it. So where a SYN-ACK follows
- * a SYN that was led past a chain by the entry of an older connection, that one is no more:
- * its entry ends, and the SYN-ACK is refused (begin_send). The next SYN begins anew.
+ * a SYN that was led by a stale entry, the connection of that is no more: the entry ends, and the
+ * SYN-ACK is refused (begin_send). The next SYN begins anew.
  */
 __noinline int begin_anew(__u32 tenant)
 {
@@ -395,7 +416,7 @@ __noinline int begin_anew(__u32 tenant)
 	struct flow *e, *mate;
 	struct group *g;
 	__u32 context;
-	int over;
+	int over, stale;
 
 	if (!p || !n)
 		return 0;
@@ -406,12 +427,14 @@ __noinline int begin_anew(__u32 tenant)
 	mate = flow_find(&p->wkey, tenant);
 	if (!(p->is & IS_SYN)) {
 		if (!(p->is & IS_RST))
-			note_accepting(p, e, mate);
+			note_accepting(p, mate);
 		return 0;
 	}
-	over = has_ended(e, mate) || (adopted(e) && (p->is & IS_TAPPED)); /* a tap refuses nothing */
-	if (!over && (was_answered(e, mate) || (entry_kind(e) != NEXT_PASS && !adopted(e)))) {
-		note_syn(e, mate);
+	stale = is_stale(e, p->now);
+	over = has_ended(e, mate) || (stale && (p->is & IS_TAPPED)); /* a tap refuses nothing */
+	if (!over && (was_answered(e, mate) || !hears_one_end(e, stale))) {
+		if (stale && !is_repeated(p, e, mate))
+			e->slot |= SYN_NOTED;
 		return 0;
 	}
 	context = e->context;
@@ -420,19 +443,20 @@ __noinline int begin_anew(__u32 tenant)
 		if (!g)
 			return 0;
 		retarget(e, NEXT_PENDING, 0, 0, context);
-		e->path = g->path_slot;
+		entry_set_path(e, g->path_slot);
+		entry_decided(e, p);
 		e->flags &= ~(FLOW_ADOPTED | FLOW_FIN | FLOW_RST | FLOW_REVERSE);
 		e->flags |= g->flags & GROUP_REVERSE ? FLOW_REVERSE : 0;
-		if (mate && adopted(mate) && !(mate->flags & FLOW_AT_EDGE))
-			entry_set_kind(mate, mate->kind & ~(SYN_CAME | SYN_NOTED));
-		if (mate)
+		if (mate) {
+			mate->slot &= ~SYN_NOTED;
 			mate->flags &= ~(FLOW_ADOPTED | FLOW_FIN | FLOW_RST);
+		}
 		return 1;
 	}
 	if (e->flags & FLOW_EMITTED)
 		release_caused(tenant);
 	delete_flow(&p->key, e, tenant);
-	if (mate && (over || adopted(mate) || entry_kind(mate) == NEXT_PASS))
+	if (mate && (over || stale || entry_kind(mate) == NEXT_PASS))
 		delete_flow(&p->wkey, mate, tenant);
 	return 1;
 }
@@ -452,7 +476,7 @@ static __always_inline void mark_seen(struct pkt *p, struct flow *e)
 		return;
 	if ((was ^ p->now) >> SYNC_EVERY)
 		p->must_sync = 1;
-	e->seen = p->now;
+	entry_set_seen(e, p->now);
 }
 
 /* The packet goes no further, and the entries at its next hop were not written: the next

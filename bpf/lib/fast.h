@@ -147,7 +147,7 @@ static __always_inline int run_functions(struct xdp_md *ctx, const struct uplink
 	r->now = c->clock;
 	*(__u64 *)r->functions = *(const __u64 *)e->functions;
 	r->hop = hop;
-	r->path = e->path;
+	r->path = entry_path(e);
 	r->edge_slot = u->edge_slot;
 	__sync_fetch_and_add(&e->packets, 1);
 	__sync_fetch_and_add(&e->bytes, length);
@@ -182,7 +182,7 @@ static __always_inline int carry(struct xdp_md *ctx, const struct uplink *u, str
 	if (e->seen != now) {
 		if (!watched(u, now))
 			return XDP_PASS;
-		e->seen = now;
+		entry_set_seen(e, now);
 		if ((e->flags & FLOW_RST) && !refresh_always) /* as touch */
 			e->flags &= ~FLOW_RST;
 	}

@@ -98,6 +98,7 @@ __noinline int write_flow(void)
 	if (e && entry_kind(e) == NEXT_PENDING) {
 		charged = charged_tenant(e, p->tenant);
 		store_decision(e, &p->d, p->key.scope);
+		entry_decided(e, p);
 		move_quota(e, &p->key, charged, p->tenant);
 		touch(p, e);
 		p->learn = 1;
@@ -253,7 +254,7 @@ static __always_inline int began_with(const struct pkt *p, const struct flow *e,
 
 static __always_inline int may_retarget(struct pkt *p, struct flow *e, __u32 next)
 {
-	__u32 slot = e->slot, group, kind = entry_kind(e);
+	__u32 slot = entry_slot(e), group, kind = entry_kind(e);
 	struct vport *v;
 	int how;
 
@@ -360,6 +361,11 @@ static __always_inline int write_reply_entry(struct pkt *p, __u32 table, __u32 b
 
 	if (e)
 		note_reply(p, e);
+	if (e && (e->slot & SYN_NOTED) && (e->flags & FLOW_AT_EDGE) && (p->is & (IS_ANYSYN | IS_SYN)) == IS_ANYSYN) {
+		e->flags |= FLOW_RST; /* what leaves to its receiver accepts that SYN (note_accepting) */
+		p->is |= IS_ACCEPTING;
+		return 0;
+	}
 	edge = n ? entry_target(n, to->kind, to->next) : 0;
 	if (e && n && leads_to_ha_peer(n, e, edge)) {
 		/* Where a direction leaves that has come in by itself, its replies do not say. */
@@ -420,7 +426,8 @@ static __always_inline int write_reply_entry(struct pkt *p, __u32 table, __u32 b
 		note_reopened(p, e, to);
 		note_syn_reply(p, e, to->next);
 		move_quota(e, &p->rkey, charged, p->back_tenant);
-		e->seen = p->now;
+		entry_set_seen(e, p->now);
+		entry_decided(e, p);
 		p->must_sync = 1;
 		return 0;
 	}

@@ -152,7 +152,7 @@ __noinline int sync_ha_peer(struct __sk_buff *skb, __u32 replies)
 		group = entry_group(e);
 		break;
 	case NEXT_PASS:
-		slot = e->path;
+		slot = entry_path(e);
 		next = 0;
 		group = 0;
 		if (slot) {
@@ -181,12 +181,12 @@ static __always_inline __u32 vport_of_function(__u32 index)
  * has found, and out at this decision's own edge. 1: it leads out. */
 static __always_inline int follow_entry(struct decision *d, const struct flow *e, const struct node *n)
 {
-	__u32 slot = e->path, gateway;
+	__u32 slot = entry_path(e), gateway;
 	struct path *path = bpf_map_lookup_elem(&paths, &slot);
 
 	d->kind = entry_kind(e);
 	d->next = e->next;
-	d->slot = e->slot;
+	d->slot = entry_slot(e);
 	d->path_slot = slot;
 	d->path = slot && path ? path->id : 0;
 	d->group = entry_group(e);
@@ -219,11 +219,11 @@ static __always_inline int rules_agree(struct decision *d, __u32 next)
  * good. */
 static __always_inline void reconcile(struct pkt *p, struct flow *e, __u32 next, __u32 slot)
 {
-	__u32 old = e->slot;
+	__u32 old = entry_slot(e);
 	struct vport *v;
 
 	if (e->seen != p->now)
-		e->seen = p->now;
+		entry_set_seen(e, p->now);
 	if (entry_kind(e) != NEXT_VPORT || !next || e->next == next || e->functions[0] || function_at(slot))
 		return;
 	v = vport_of(&old, e->next);
@@ -368,7 +368,7 @@ __noinline int receive_sync(__u32 vni)
 		reverse_key(&p->wkey, &p->key, n->edge);
 	copy_key(&p->key, &p->wkey, n->edge);
 	e = flow_established(&p->key);
-	if (e && !begins_anew(p, tenant_of_path(e->path))) {
+	if (e && !begins_anew(p, tenant_of_path(entry_path(e)))) {
 		reconcile(p, e, next, slot);
 		return TC_ACT_SHOT;
 	}
@@ -401,8 +401,10 @@ __noinline int receive_sync(__u32 vni)
 	if (learned && d->kind == NEXT_VPORT)
 		d->flags |= FLOW_LEARNED;
 	store_decision(fresh_flow(p), d, n->edge);
-	if ((p->is & IS_SYN) && adopted(&p->fresh))
-		p->fresh.kind |= SYN_NOTED;
+	if ((p->is & IS_SYN) && adopted(&p->fresh)) {
+		entry_set_generation(&p->fresh, 0);
+		p->fresh.slot |= SYN_NOTED;
+	}
 	if (matched) {
 		flow_begin(p, &p->key, tenant);
 		return TC_ACT_SHOT;

@@ -135,7 +135,7 @@ __noinline int learn_context(__u32 slot)
 	else
 		move_gateway(e, p->d.entry);
 	if (e->seen != p->now)
-		e->seen = p->now;
+		entry_set_seen(e, p->now);
 	return 0;
 }
 

@@ -47,7 +47,7 @@ static __always_inline int is_awaited(const struct pkt *p)
 
 	if (!e || !(e->group & REOPENED) || e->next != p->d.next)
 		return 0;
-	slot = e->slot;
+	slot = entry_slot(e);
 	v = vport_of(&slot, e->next);
 	return v && !(v->flags & VPORT_AWAY);
 }
@@ -162,6 +162,7 @@ __noinline int lost(struct __sk_buff *skb)
 	if (e && e->next == was && (p->is & (IS_REMOTE | IS_RELAYED)) != IS_REMOTE &&
 	    !(p->is & (IS_ERROR | IS_NOPORTS))) {
 		id = charged_tenant(e, p->tenant);
+		p->d.flags |= e->flags & (FLOW_FIN | FLOW_RST);
 		store_decision(e, &p->d, p->key.scope);
 		move_quota(e, &p->key, id, p->tenant);
 	}

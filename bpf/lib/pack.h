@@ -18,6 +18,71 @@ static __always_inline __u32 entry_kind(const struct flow *e)
 	return e->kind & KIND_MASK;
 }
 
+#define SLOT_MASK (MAX_VPORTS - 1)
+#define PATH_MASK (MAX_PATHS - 1)
+
+static __always_inline __u32 entry_slot(const struct flow *e)
+{
+	return e->slot & SLOT_MASK;
+}
+
+static __always_inline __u32 entry_path(const struct flow *e)
+{
+	return e->path & PATH_MASK;
+}
+
+static __always_inline void entry_set_slot(struct flow *e, __u32 slot)
+{
+	e->slot = (e->slot & ~SLOT_MASK) | (slot & SLOT_MASK);
+}
+
+static __always_inline void entry_set_path(struct flow *e, __u32 slot)
+{
+	e->path = (e->path & ~PATH_MASK) | (slot & PATH_MASK);
+}
+
+/* The generation in which the entry was decided, by a packet that began its connection; else 0. */
+static __always_inline __u32 entry_generation(const struct flow *e)
+{
+	return (e->slot & ~(SLOT_MASK | SYN_NOTED)) >> 9 | e->path >> 12;
+}
+
+static __always_inline void entry_set_generation(struct flow *e, __u32 generation)
+{
+	e->slot = (e->slot & (SLOT_MASK | SYN_NOTED)) | (generation >> 4 & 3) << 13;
+	e->path = (e->path & PATH_MASK) | generation << 12;
+}
+
+/*
+ * May the connection of the entry be older than what is in force here? The number of its
+ * generation may be another one's by now: then it was used last before that came into force.
+ */
+static __always_inline int is_stale(const struct flow *e, __u32 now)
+{
+	struct node *n = this_node();
+
+	return n && n->generation && (entry_generation(e) != n->generation ||
+		((now - e->seen) & SEEN_MASK) > ((now - n->since) & SEEN_MASK));
+}
+
+/* The entry is used, in another second than before. */
+static __always_inline void entry_set_seen(struct flow *e, __u32 now)
+{
+	if (is_stale(e, now))
+		entry_set_generation(e, 0);
+	e->seen = now;
+}
+
+/* The packet decides the entry. */
+static __always_inline void entry_decided(struct flow *e, const struct pkt *p)
+{
+	if (!(p->is & IS_SYN))
+		return;
+	e->slot &= ~SYN_NOTED;
+	entry_set_generation(e, p->generation);
+	e->seen = p->now;
+}
+
 static __always_inline __u64 entry_packets(const struct flow *e)
 {
 	return e->packets & PACKETS_MASK;
@@ -134,12 +199,12 @@ static __always_inline void load_mirrors(struct decision *d, const struct flow *
 static __always_inline void load_decision(struct decision *d, const struct flow *e)
 {
 	struct node *n = this_node();
-	__u32 slot = e->path;
+	__u32 slot = entry_path(e);
 	struct path *path = bpf_map_lookup_elem(&paths, &slot);
 
 	d->kind = entry_kind(e);
 	d->next = e->next;
-	d->slot = e->slot;
+	d->slot = entry_slot(e);
 	d->context = e->context;
 	d->path_slot = slot;
 	d->path = slot && path ? path->id : 0;
@@ -174,8 +239,8 @@ static __always_inline void store_decision(struct flow *e, const struct decision
 	}
 	e->next = d->next;
 	e->kind = kind;
-	e->slot = d->slot;
-	e->path = d->path_slot;
+	entry_set_slot(e, d->slot);
+	entry_set_path(e, d->path_slot);
 	e->context = d->context;
 	e->flags = flags;
 	e->group = d->group && d->path_slot ? CHOSEN | (d->group & 0x3f) : 0;
@@ -187,7 +252,7 @@ static __always_inline void store_decision(struct flow *e, const struct decision
 static __always_inline void retarget(struct flow *e, __u32 kind, __u32 next, __u32 slot, __u32 context)
 {
 	e->kind = kind | (e->kind & (HANDSHAKE | REPLIED | (e->flags & FLOW_AT_EDGE ? EDGE_HERE : 0)));
-	e->slot = slot;
+	entry_set_slot(e, slot);
 	e->next = next;
 	e->context = context;
 	e->group &= ~REOPENED;
@@ -199,7 +264,7 @@ static __always_inline void retarget(struct flow *e, __u32 kind, __u32 next, __u
  * that one has left it, though not every node may know yet that it is closed. */
 static __always_inline int path_replaced(const struct flow *e, __u32 slot)
 {
-	__u32 was = e->path;
+	__u32 was = entry_path(e);
 	struct path *path = bpf_map_lookup_elem(&paths, &was);
 
 	return was && slot && was != slot && path && (!path->id || (path->flags & (PATH_ENDED | PATH_CLOSED)));
@@ -213,7 +278,7 @@ __noinline int note_open(struct flow *e)
 
 	if (!e)
 		return 0;
-	slot = e->slot;
+	slot = entry_slot(e);
 	v = vport_of(&slot, e->next);
 	if (v && v->state != STATE_CLOSED)
 		e->group &= ~REOPENED;
@@ -223,7 +288,7 @@ __noinline int note_open(struct flow *e)
 /* The group by which next was chosen, or 0. */
 static __always_inline __u32 entry_group(const struct flow *e)
 {
-	__u32 slot = e->path;
+	__u32 slot = entry_path(e);
 	struct path *path = bpf_map_lookup_elem(&paths, &slot);
 
 	return e->group && slot && path && path->id ? path->id << 6 | (e->group & 0x3f) : 0;

@@ -47,7 +47,7 @@
 #define IS_LINK     0x80000 /* Neighbour Discovery: of one link, whatever its addresses */
 #define IS_DIVISIBLE 0x200000 /* IPv4 without DF: routers may fragment it */
 #define IS_ROUTED   0x400000 /* it says which routers it is to pass: by IPv4 options, or a routing header of type 0 */
-#define IS_ACCEPTING 0x800000 /* a SYN-ACK to a SYN that was led past a chain with an older connection */
+#define IS_ACCEPTING 0x800000 /* a SYN-ACK to a SYN that was led by the entry of an older connection */
 #define IS_AWAITED  0x100000 /* by an instance that is closed here, and not where it is */
 
 /* What to do with a packet: a flow entry, opened up. */
@@ -143,6 +143,7 @@ struct pkt {
 	__u32 is;
 	__u32 now;     /* seconds of the monotonic clock, & SEEN_MASK */
 	__u64 clock;   /* the whole clock, in ns */
+	__u32 generation; /* the node's as the packet came */
 	__u32 l3;      /* offset of the IP header */
 	__u32 l4;      /* offset of the transport header */
 	__u32 headers; /* bytes of IP and transport headers */
@@ -326,6 +327,8 @@ static __always_inline void read_clock(struct pkt *p)
 /* A packet comes in: what the one before it left must not decide about it. */
 static __always_inline void begin_packet(struct pkt *p, __u32 ifindex)
 {
+	struct node *n = this_node();
+
 	p->ifindex = ifindex;
 	p->is = 0;
 	p->packets = 1;
@@ -343,6 +346,7 @@ static __always_inline void begin_packet(struct pkt *p, __u32 ifindex)
 	p->ran = 0;
 	p->after = AFTER_SEND;
 	p->dropped = DROP_NONE;
+	p->generation = n ? n->generation : 0;
 	read_clock(p);
 }
 

@@ -259,6 +259,8 @@ __noinline int send_on(struct __sk_buff *skb)
 				relearn();
 				return drop(p, rc);
 			}
+			if (p->is & IS_ACCEPTING)
+				return send_reset(skb);
 		}
 		return exit_edge(skb);
 	}

@@ -73,6 +73,8 @@ func Cases() []Case {
 		{"adopted-within", "likewise of a tenant's chain that began within an operator's", adoptedWithin},
 		{"adopted-behind", "a connection older than a tenant's chain passes by that alone, and crosses all of the operator's chain before it", adoptedBehind},
 		{"cut-behind", "a tenant's chain behind an operator's resets older connections where it says so", cutBehind},
+		{"forgotten", "a connection by the ports of one that both ends forgot, and that is older than the rules, goes by the rules", forgotten},
+		{"forgotten-within", "likewise of one that crosses an operator's chain since before a tenant's began behind that", forgottenWithin},
 		{"begins-anew", "a connection by the ports of one that has ended goes by the rules in force, whatever that went by", beginsAnew},
 		{"cut", "connections older than the chain are reset where it says so", cuts},
 		{"icmp-errors", "ICMP errors follow the packet they quote and write nothing", icmpErrors},

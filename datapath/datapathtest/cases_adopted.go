@@ -119,42 +119,50 @@ func adoptedAnew(b *testbed) {
 	}
 }
 
-// isNotAccepted begins a connection by the ports of one that crosses the instances, or
-// passes by: the packet goes that one's way, and the end that accepts it is reset.
+// isNotAccepted begins a connection by the ports of one that crosses the elements, or passes
+// by: the packet goes that one's way, and the end that accepts it is reset: by the last instance
+// that the packet has crossed, or, where functions and mirrors are all, at the edge.
 func isNotAccepted(b *testbed, t onpath.Tuple, reverse bool, is ...*instance) {
 	b.t.Helper()
+	f, last := isRefused(b, t, reverse, is...)
+	if last == nil {
+		return
+	}
+	f.Packet = b.forwardsFrame(hop{at: last, reverse: reverse}, f, f.Packet) // on to its receiver
+	behind := along(is, reverse)
+	for _, i := range behind[slices.Index(behind, last)+1:] {
+		f.Packet = b.runs(f.Packet, reverse, i)
+	}
+	out := serverNet
+	if reverse {
+		out = clientNet
+	}
+	b.expect(gateway, out, withTTL(f.Packet, 1))
+}
+
+// isRefused is isNotAccepted until the instance has the reset.
+func isRefused(b *testbed, t onpath.Tuple, reverse bool, is ...*instance) (f Frame, last *instance) {
+	b.t.Helper()
 	b.says(t, reverse, syn, along(is, reverse)...)
-	p, at := answerTo(t), serverNet
+	p, at, node := answerTo(t), serverNet, gateway
 	if reverse {
 		p, at = newPacket(t), clientNet
 	}
 	p.flags, p.ack = syn|ack, 1001
 	b.send(gateway, at, p.bytes())
-	sent, node, crossed := p.bytes(), gateway, []*instance(nil)
+	sent := p.bytes()
+	one := slices.ContainsFunc(is, func(i *instance) bool { return i.inline == nil && !i.mirror })
 	for _, i := range along(is, !reverse) {
-		h := hop{at: i, reverse: !reverse}
-		sent, node, crossed = b.cross(h, sent), i.node, append(crossed, i)
-		if _, at = h.sides(); i == is[len(is)-1] { // where the connection left the operator's chain
-			break
+		if one && last == nil && i.inline != nil {
+			sent = b.runs(sent, !reverse, i)
+		} else if one && last == nil {
+			h := hop{at: i, reverse: !reverse}
+			last, node, sent = i, i.node, b.cross(h, sent)
+			_, at = h.sides()
 		}
 	}
 	b.dropped(node, at, onpath.DropReset)
-	f := isResetAt(b, node, at, tupleOf(sent), 1001)
-	for n, i := range reversed(crossed) { // the reset goes on to its receiver
-		h := hop{at: i, reverse: reverse}
-		if n == 0 {
-			f.Packet = b.forwardsFrame(h, f, f.Packet)
-		} else {
-			f.Packet = b.cross(h, f.Packet)
-		}
-	}
-	if len(crossed) > 0 {
-		out := serverNet
-		if reverse {
-			out = clientNet
-		}
-		b.expect(gateway, out, withTTL(f.Packet, 1))
-	}
+	return isResetAt(b, node, at, tupleOf(sent), 1001), last
 }
 
 // passesBy sends packets in the middle of a connection, both ways, past a young chain.

@@ -2,6 +2,7 @@ package datapathtest
 
 import (
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -85,8 +86,6 @@ type decided struct {
 	cross []*instance
 	// gone: the chain ends as another begins; or it stays, and the other stands before it.
 	gone bool
-	// opens changes the chain so that its element takes the connection.
-	opens func()
 }
 
 // decisions lists what a flow entry may say of a connection for which the rules in force
@@ -182,6 +181,108 @@ func (b *testbed) beginsByRules(path onpath.PathID, port uint16, cut bool) {
 			b.isCut(clientNet, serverNet, lives)
 		default:
 			b.passesBy(lives, 1)
+		}
+	}
+}
+
+// forgotten: both ends of a connection have forgotten it without a word, and other rules are in
+// force than when it began: another by the same ports goes its way until it is accepted, and
+// then by those. What was begun and not open yet goes on as it began. While rules are the same, a
+// SYN and its answer change nothing.
+func forgotten(b *testbed) {
+	wall := b.instance("wall", gateway)
+	list := b.decisions()
+	b.looseEdge()
+	l := &layout{instances: []*instance{wall}}
+	for _, d := range list {
+		for _, e := range d.chain.elements {
+			l.instances = append(l.instances, e.instances...)
+		}
+	}
+	l.instances = distinct(l.instances)
+	for n, d := range list {
+		young := &chain{path: onpath.PathID(2*n + 2), match: toServer(), elements: []*element{{instances: []*instance{wall}}}}
+		d.chain.path = onpath.PathID(2*n + 1)
+		port, back := uint16(1000+10*n), reversed(d.cross)
+		opens := func(t onpath.Tuple) {
+			b.says(t, false, syn, d.cross...)
+			b.says(t, true, syn|ack, back...)
+		}
+		l.chains = []*chain{d.chain}
+		b.apply(l)
+		for i := range uint16(4) {
+			b.connects(tcp4(port+i), d.cross...)
+		}
+		same, opening := tcp4(port), tcp4(port+4)
+		b.connects(same, d.cross...)
+		opens(same)
+		opens(opening)
+		l.chains = []*chain{young, d.chain}
+		d.chain.ended = d.gone
+		b.apply(l)
+		b.connects(opening, d.cross...)
+		b.livesOn(opening, d.cross...)
+		for i := range uint16(4) {
+			t, reverse := tcp4(port+i), i%2 == 1
+			b.livesOn(t, d.cross...)
+			isNotAccepted(b, t, reverse, d.cross...)
+			for _, flags := range []uint8{syn, syn, ack} { // sent again
+				b.says(t, reverse, flags, wall)
+				b.says(t, !reverse, flags|ack, wall)
+			}
+			b.livesOn(t, wall)
+		}
+		if b.t.Failed() {
+			b.t.Fatalf("of a connection that was forgotten; %s", d.name)
+		}
+		d.chain.ended = true
+		b.apply(l)
+		d.chain.closed = true
+		b.apply(l)
+	}
+}
+
+// forgottenWithin: likewise of a connection that crosses an operator's chain since before a
+// tenant's chain began behind that, also where the last instance keeps the reset to itself. One
+// that lives crosses the operator's chain alone, also where the tenant's cuts older ones.
+func forgottenWithin(b *testbed) {
+	wall, op := b.instance("wall", gateway), b.instance("op", gateway)
+	bridge, far := b.bridged("bridge", gateway), b.instance("far", "n2")
+	b.looseEdge()
+	mirrors := func(is []*instance) bool { return slices.ContainsFunc(is, func(i *instance) bool { return i.mirror }) }
+	sets := append(slices.DeleteFunc(b.wrapping(), mirrors), []*instance{op}, []*instance{bridge}, []*instance{far}, []*instance{op, far}, []*instance{far, op})
+	all := distinct(append(slices.Concat(sets...), wall))
+	for n, ops := range sets {
+		l, young := wrapped(onpath.PathID(2*n+1), all, ops, []*instance{wall})
+		young.cut = n%2 == 1
+		both, port := l.chains, uint16(1000+10*n)
+		l.chains = both[:1]
+		b.apply(l)
+		opening := tcp4(port + 9)
+		for i := range uint16(4) {
+			b.connects(tcp4(port+i), ops...)
+		}
+		b.says(opening, false, syn, ops...)
+		b.says(opening, true, syn|ack, reversed(ops)...)
+		l.chains, young.began = both, b.h.Now()
+		b.apply(l)
+		b.connects(opening, ops...)
+		for i := range uint16(4) {
+			t, reverse := tcp4(port+i), i%2 == 1
+			b.livesOn(t, ops...)
+			if i < 2 {
+				isNotAccepted(b, t, reverse, ops...)
+			} else {
+				isRefused(b, t, reverse, ops...)
+			}
+			first := append(along(ops, reverse), wall)     // who speaks first meets the operator's first
+			for _, flags := range []uint8{syn, syn, ack} { // sent again
+				b.says(t, reverse, flags, first...)
+				b.says(t, !reverse, flags|ack, reversed(first)...)
+			}
+		}
+		if b.t.Failed() {
+			b.t.Fatalf("within %s", names(ops))
 		}
 	}
 }

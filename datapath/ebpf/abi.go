@@ -150,8 +150,8 @@ type flowKey struct {
 type flowValue struct {
 	Next    [3]byte // vport
 	Kind    uint8   // and edgeHere, and that next has answered
-	Slot    uint16
-	Path    uint16  // slot
+	Slot    uint16  // low 13 bits
+	Path    uint16  // low 12 bits: slot
 	Context [3]byte // group
 	Flags   uint8
 	Entry   uint32 // with flowAtEdge TCP's last acknowledgement number
@@ -358,6 +358,8 @@ type nodeValue struct {
 	Watch           uint32
 	Routers         [maxRouters]uint32
 	Gateways        [2]uint32
+	Generation      uint32
+	Since           uint32
 }
 
 // stages: the programs that the first one goes on with.

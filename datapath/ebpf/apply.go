@@ -125,6 +125,8 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 	d.keepEnded(want)
 	want.node.Capture, want.node.CaptureLength = d.capturing()
 	want.node.Watch = d.watching()
+	in := d.maps.nodes.now[0]
+	want.node.Generation, want.node.Since = in.Generation, in.Since
 	if now.punt != 0 { // before what leads there
 		if err := d.applyPunt(c.Punt, now.punt, maySleep(c)); err != nil {
 			return err
@@ -245,6 +247,7 @@ func supported(c *onpath.DatapathConfig) error {
 // is pointed at to what points, the classifiers and the programs on uplinks last;
 // then what is gone, the other way round. No packet meets half a chain.
 func (d *Driver) applyState(want *state) error {
+	before, opens := d.maps.tables.writes, d.maps.opensBypassed(want)
 	steps := []func(*state) error{
 		d.addTargets, d.addTables, d.switchOver, d.attachAll,
 		func(*state) error { return d.succession.end(d.life, d.coll.Maps[flowsMap]) },
@@ -258,7 +261,7 @@ func (d *Driver) applyState(want *state) error {
 		}
 	}
 	d.giveUpSlots(want)
-	if err := d.giveUpTenants(want); err != nil {
+	if err := errors.Join(d.giveUpTenants(want), d.maps.beginGeneration(opens || before != d.maps.tables.writes, &d.round)); err != nil {
 		return err
 	}
 	return d.newEpoch()

@@ -102,6 +102,7 @@ type Driver struct {
 
 	life   context.Context // of the loops
 	spared time.Time       // flows may begin anew until spareTime after it
+	round  time.Time       // when the numbers of generations began again
 	stop   context.CancelFunc
 	done   sync.WaitGroup
 }

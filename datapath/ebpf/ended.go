@@ -179,12 +179,12 @@ func forget(
 	var list []forgotten
 	goes := func(k *flowKey, v *flowValue) bool {
 		adopted := v.kind() == nextPass && v.Flags&flowAdopted != 0 && v.Mirrors[0] == 0
-		return v.Path != 0 && gone(k, v.Path) && (cuts || !adopted)
+		return v.path() != 0 && gone(k, v.path()) && (cuts || !adopted)
 	}
 	err := flows.each(ctx, func(k *flowKey, v *flowValue) bool {
 		if goes(k, v) {
 			keys = append(keys, *k)
-			list = append(list, forgotten{k.Scope, v.Path})
+			list = append(list, forgotten{k.Scope, v.path()})
 		}
 		return true
 	})

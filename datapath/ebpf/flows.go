@@ -91,7 +91,7 @@ func newReader(m *kernelMaps, idle map[uint16]onpath.Idle) *reader {
 func (r *reader) bare(k *flowKey, v *flowValue) onpath.FlowEntry {
 	e := onpath.FlowEntry{
 		Vport: onpath.VportID(unthree(k.Scope)), Next: onpath.VportID(unthree(v.Next)),
-		Path: onpath.PathID(r.paths[v.Path]), Reverse: v.Flags&flowReverse != 0,
+		Path: onpath.PathID(r.paths[v.path()]), Reverse: v.Flags&flowReverse != 0,
 	}
 	if int(v.kind()) < len(nextKinds) {
 		e.Kind = nextKinds[v.kind()]
@@ -137,7 +137,7 @@ func (r *reader) mirror(m uint16) (id uint32, ok bool) {
 
 // group by which next was chosen; 0: by none.
 func (r *reader) group(v *flowValue) uint32 {
-	path := r.paths[v.Path]
+	path := r.paths[v.path()]
 	if v.Group == 0 || path == 0 {
 		return 0
 	}
@@ -145,6 +145,7 @@ func (r *reader) group(v *flowValue) uint32 {
 }
 
 func (v *flowValue) kind() uint8     { return v.Kind & kindMask }
+func (v *flowValue) path() uint16    { return v.Path & (maxPaths - 1) }
 func (v *flowValue) packets() uint64 { return v.Packets & (1<<48 - 1) }
 func (v *flowValue) bytes() uint64   { return v.Bytes & (1<<56 - 1) }
 func (v *flowValue) seen() uint32    { return unthree(v.Seen) }

@@ -270,7 +270,7 @@ func removeAged(m *ebpf.Map, k flowKey) error {
 // the round comes to that entry.
 func (s *sweep) aged(m *ebpf.Map, k *flowKey, v *flowValue) (bool, flowKey) {
 	times, shrink, rests := s.r.times(v), s.shrinkOf(k, v), idle(v.seen(), s.now)
-	asks, ends := v.Path == 0 && k.Proto == 17, v.Flags&(flowFIN|flowRST) != 0
+	asks, ends := v.path() == 0 && k.Proto == 17, v.Flags&(flowFIN|flowRST) != 0
 	limit := s.limit(times, shrink, k.Proto, v.packets() == 0, ends, ends, v.Flags&flowRST != 0)
 	var other flowValue
 	if asks {
@@ -377,7 +377,7 @@ func usedNow(counted, before, now quotaValue) quotaValue {
 
 // times are the idle times of an entry's path.
 func (r *reader) times(v *flowValue) onpath.Idle {
-	if i, ok := r.idle[v.Path]; ok {
+	if i, ok := r.idle[v.path()]; ok {
 		return i
 	}
 	return onpath.DefaultIdle
@@ -406,8 +406,8 @@ func (r *reader) tenant(k *flowKey, v *flowValue) uint32 {
 	if scope := unthree(k.Scope); r.others[scope] != 0 {
 		return r.tenants[scope]
 	}
-	if v.Path != 0 {
-		return r.pathTenants[v.Path]
+	if v.path() != 0 {
+		return r.pathTenants[v.path()]
 	}
 	return r.tenants[unthree(v.Next)]
 }

@@ -40,6 +40,7 @@ type tableSpace struct {
 	cellsTaken int
 	nextSlot   uint32
 	retired    []retired
+	writes     int // of tables that differ
 }
 
 // placed is a table in the kernel.
@@ -156,6 +157,7 @@ func (s *tableSpace) put(id onpath.TableID, t *wantedTable) error {
 			return err
 		}
 	}
+	s.writes++
 	old := p.where
 	r := &s.rows[p.row]
 	r.ID, r.Sum = uint32(id), sum{}
@@ -224,6 +226,7 @@ func (s *tableSpace) retain(want map[onpath.TableID]*wantedTable) error {
 		if _, ok := want[id]; ok {
 			continue
 		}
+		s.writes++
 		atomic.StoreUint64(&s.rows[p.row].Where, 0)
 		if err := s.ids.delete(uint32(id)); err != nil {
 			return err

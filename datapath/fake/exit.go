@@ -24,8 +24,12 @@ func (n *Node) exit(w *work, f *flow) {
 			n.countDrop(w.key.vport, onpath.DropQuota)
 			return
 		}
+		if w.accepts {
+			n.reset(w)
+			return
+		}
 		if w.key.vport != n.edgeVport() || len(f.functions) > 0 {
-			n.tellPartner(w.key.tuple.Reverse(), w.h.Flags)
+			n.tellPartner(w.key.tuple.Reverse(), w)
 		}
 	}
 	n.leave(w, f)
@@ -46,7 +50,7 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 	}
 	back := flowKey{edge, w.key.tuple.Reverse()}
 	tenant, settle := n.tenantOfReply(w, f, back)
-	if n.leads(w, back, from, tenant) {
+	if n.leads(w, back, from, tenant) || w.accepts {
 		return true
 	}
 	e := flow{kind: onpath.NextVport, next: from, entry: edge, path: f.path, reverse: !f.reverse, functions: backwards(f.functions), learned: true, adopted: f.adopted}
@@ -73,6 +77,7 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 			return false
 		}
 		n.hear(w, &e, from)
+		e.decided(w, n.generation)
 		n.insertEstablished(back, &e, tenant)
 		return true
 	}

@@ -47,10 +47,10 @@ type flow struct {
 	ack            uint32 // TCP: the last acknowledgement number; 0: none
 	// asked: ack has not come, but has to, to acknowledge the answer to a SYN.
 	asked bool
-	// noted: adopted, and a SYN has come by it.
+	// generation in which a packet that began the connection decided it; 0: another packet did.
+	generation int
+	// noted: a SYN has come by it, and it is stale.
 	noted bool
-	// came: adopted, and a SYN has come by the other direction's entry at its instance.
-	came bool
 	// replied: a packet of the other direction has gone to where this one's come from.
 	replied bool
 }
@@ -151,59 +151,82 @@ func (n *Node) forgetFlow(k flowKey, f *flow) {
 	}
 }
 
-// begunAnew forgets what was decided for a connection that has ended, or that was led past a
-// chain and never answered, if the packet begins another by the same ports: at the edge the
-// entries of both directions; at an instance the packet is decided by its context once
-// more. A connection that may live stays as it is, whoever sent the SYN. Where a SYN was
-// led past a chain by the entry of an older connection, and is accepted, that one has
-// ended: no end accepts one within a connection that it knows.
+// begunAnew forgets what was decided for a connection that has ended, or of which this node hears
+// one end alone, if the packet begins another by the same ports: at the edge the entries of both directions; at an instance the packet is decided
+// by its context once more. A connection that may live stays as it is, whoever sent the SYN. Where
+// a SYN was led by a stale entry, and is accepted, the connection of that has ended: no end
+// accepts one within a connection that it knows.
 func (n *Node) begunAnew(w *work, f *flow) bool {
 	if f.kind == onpath.NextPending || w.h.Protocol != packet.TCP || w.h.Flags&packet.SYN == 0 {
 		return false
 	}
 	m, back := n.back(w, f)
 	if !w.h.Begins() {
-		n.noteAccepting(w, f, back)
-		return false
-	}
-	over, replied := hasEnded(f, back), f.replied || back != nil && back.packets > 0
-	switch {
-	case !over && (replied || f.kind != onpath.NextPass && !f.adopted):
-		f.noted = f.adopted
-		if back != nil && back.adopted && !f.adopted && m.vport != n.edgeVport() {
-			back.came = true
+		if w.h.Flags&packet.RST == 0 {
+			n.noteAccepting(w, m, back)
 		}
 		return false
+	}
+	over, stale := hasEnded(f, back), f.generation != n.generation
+	if !over && (f.replied || back != nil && back.packets > 0 || !hearsOneEnd(n, f)) {
+		f.noted = f.noted || stale && !w.repeats(f, back)
+		return false
+	}
+	switch {
 	case f.context == 0 || f.counts:
 		n.drop(w.key, f)
-		if back != nil && (over || back.adopted || back.kind == onpath.NextPass) {
+		if back != nil && (over || stale || back.kind == onpath.NextPass) {
 			n.drop(m, back)
 		}
 	case n.groups[f.context] == nil:
 		return false
 	default:
 		f.kind, f.next, f.functions, f.mirrors, f.adopted, f.answered = onpath.NextPending, 0, nil, nil, false, 0
-		f.noted, f.came, f.fin, f.rst, f.path, f.reverse = false, false, false, false, n.groups[f.context].Path, n.groups[f.context].Reverse
+		f.fin, f.rst, f.path, f.reverse = false, false, n.groups[f.context].Path, n.groups[f.context].Reverse
+		f.noted, f.generation = false, n.generation
 		if back != nil {
-			back.fin, back.rst, back.adopted, back.came, back.noted = false, false, false, false, false
+			back.fin, back.rst, back.adopted, back.noted = false, false, false, false
 		}
 	}
 	return true
 }
 
-// noteAccepting ends a connection that was led past a chain if a SYN-ACK accepts a SYN that was
-// led past with it. At the edge before an instance, that sees to the packet.
-func (n *Node) noteAccepting(w *work, f, back *flow) {
-	if w.h.Flags&packet.RST != 0 {
+// hearsOneEnd reports whether an entry that no answer has come to passes by, or is of a connection
+// that is older than what is in force, and goes on without that this node hears the other end.
+func hearsOneEnd(n *Node, f *flow) bool {
+	p := n.paths[f.path]
+	return f.kind == onpath.NextPass || f.adopted || f.generation != n.generation && (f.ack != 0 || p != nil && p.Forward)
+}
+
+// decided has an entry be of a generation if the packet that decides it begins a connection. Of
+// another one the connection may be older than what is in force: the entry is stale.
+func (f *flow) decided(w *work, generation int) {
+	if w.h.Begins() {
+		f.generation, f.noted = generation, false
+	}
+}
+
+// repeats reports whether a SYN is sent once more, while the connection that back answers for
+// is not open yet.
+func (w *work) repeats(f, back *flow) bool {
+	return back != nil && back.packets > 0 && (f.asked || f.ack == 0) && w.h.Whole() &&
+		binary.BigEndian.Uint32(w.b[w.h.L4+4:])+1-back.ack <= 0xff
+}
+
+// noteAccepting ends a connection by whose stale entry a SYN was led if a SYN-ACK accepts that.
+// At the edge before an instance, that sees to the packet.
+func (n *Node) noteAccepting(w *work, m flowKey, back *flow) {
+	if back == nil || !back.noted {
 		return
 	}
-	if back != nil && back.noted {
-		back.rst = true
-		w.accepts = w.accepts || w.key.vport != n.edgeVport() || back.kind != onpath.NextVport
+	if m.vport == n.edgeVport() {
+		w.accepts = w.accepts || back.kind != onpath.NextVport
+	} else if back.kind == onpath.NextVport && back.next != back.entry {
+		return
+	} else {
+		w.accepts = true
 	}
-	if f.came {
-		f.rst, w.accepts = true, true
-	}
+	back.rst = true
 }
 
 // back is the entry of the other direction of a packet's connection at the same place, nil
@@ -277,6 +300,7 @@ func (n *Node) learn(w *work, k flowKey, f flow, tenant string) *flow {
 		old.seen = n.now()
 		return old
 	}
+	f.decided(w, n.generation)
 	n.insert(k, &f, tenant)
 	return &f
 }

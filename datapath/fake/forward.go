@@ -18,8 +18,11 @@ func (n *Node) follow(w *work, f *flow) {
 	if f.kind != onpath.NextPending {
 		w.followed = true
 	}
-	if f.kind == onpath.NextPending && !n.classifyEgress(w, f) {
-		return
+	if f.kind == onpath.NextPending {
+		if !n.classifyEgress(w, f) {
+			return
+		}
+		f.decided(w, n.generation)
 	}
 	if w.writes {
 		n.touch(w, f)
@@ -154,7 +157,7 @@ func (n *Node) steer(w *work, f *flow) {
 	if w.accepts {
 		if fromEdge {
 			n.countIn(w.key.vport, w.h.Length)
-			n.tellPartner(w.key.tuple, w.h.Flags)
+			n.tellPartner(w.key.tuple, w)
 		}
 		n.reset(w) // the next SYN begins anew
 		return
@@ -163,7 +166,7 @@ func (n *Node) steer(w *work, f *flow) {
 		return
 	}
 	if fromEdge && w.writes {
-		n.tellPartner(w.key.tuple, w.h.Flags)
+		n.tellPartner(w.key.tuple, w)
 	}
 	if f.kind == onpath.NextPass {
 		if len(f.mirrors) > 0 {
@@ -480,6 +483,9 @@ func (n *Node) repliesGo(w *work, back flowKey, e flow, tenant string, f *flow) 
 // where those of the entry come from; one of a handshake shows that the connection is with
 // that, and its own sender has to acknowledge it.
 func (n *Node) noteReply(w *work, k flowKey, f *flow, from onpath.VportID) {
+	if f.noted && k.vport == n.edgeVport() && w.h.Protocol == packet.TCP && w.h.Flags&(packet.SYN|packet.ACK) == packet.SYN|packet.ACK {
+		f.rst, w.accepts = true, true // as noteAccepting
+	}
 	f.replied = true
 	if w.h.Protocol == packet.TCP && w.h.Flags&(packet.SYN|packet.ACK) == packet.SYN|packet.ACK && w.h.Whole() && f.place != nil {
 		n.askFor(w, k, f)
@@ -515,6 +521,7 @@ func (n *Node) turn(w *work, k flowKey, old *flow, e flow, f *flow) {
 	same := old.kind == e.kind && old.next == e.next
 	if n.outlived(old, f.path) || !same && old.kind != onpath.NextPending && w.h.Begins() && (old.adopted || hasEnded(old, n.find(n.mateOf(k, old), old.tenant))) {
 		e.renew(old)
+		old.decided(w, n.generation)
 		n.rewritten(old)
 		return
 	}
@@ -534,6 +541,7 @@ func (n *Node) turn(w *work, k flowKey, old *flow, e flow, f *flow) {
 		return
 	}
 	e.renew(old)
+	old.decided(w, n.generation)
 	n.rewritten(old)
 }
 
@@ -541,6 +549,7 @@ func (n *Node) turn(w *work, k flowKey, old *flow, e flow, f *flow) {
 func (f flow) renew(old *flow) {
 	f.seen, f.packets, f.bytes = old.seen, old.packets, old.bytes
 	f.tenant, f.place, f.ack, f.asked, f.replied = old.tenant, old.place, old.ack, old.asked, old.replied
+	f.generation, f.noted = old.generation, old.noted
 	*old = f
 }
 

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/internal/packet"
 )
 
 // peerGateway is the other edge of a pair of gateways if id is one of them, else 0.
@@ -45,8 +44,8 @@ func (n *Node) moveGateway(f *flow, entry onpath.VportID) {
 }
 
 // tellPartner tells the other gateway of a pair where packets of a tuple go that
-// come in here; flags: TCP's, of the packet that it tells with.
-func (n *Node) tellPartner(t onpath.Tuple, flags uint8) {
+// come in here, by the packet at hand.
+func (n *Node) tellPartner(t onpath.Tuple, by *work) {
 	v := n.vports[n.peerGateway(n.edgeVport())]
 	f := n.anywhere(flowKey{n.edgeVport(), t})
 	if v == nil || v.State == onpath.VportClosed || f == nil {
@@ -56,16 +55,16 @@ func (n *Node) tellPartner(t onpath.Tuple, flags uint8) {
 		return
 	}
 	if to := n.net.underlay[n.peers[v.Peer].Address]; to != nil {
-		to.hearPartner(t, *f, flags)
+		to.hearPartner(t, *f, by)
 	}
 }
 
 // hearPartner takes over what the other gateway says of a flow, if this one knows
 // nothing of it, or the connection begins there. The mirrors on the way are its own
 // choice, and so is the way of what meets a function first: that runs at one of the two.
-func (n *Node) hearPartner(t onpath.Tuple, told flow, flags uint8) {
+func (n *Node) hearPartner(t onpath.Tuple, told flow, by *work) {
 	k := flowKey{n.edgeVport(), t}
-	w := &work{key: k, h: packet.Header{Protocol: t.Protocol, Flags: flags}}
+	w := &work{key: k, h: by.h, b: by.b}
 	syn := w.h.Begins()
 	ruled := len(told.functions) > 0 || n.function(told.next) != nil
 	if len(told.functions) > 0 {
@@ -93,6 +92,9 @@ func (n *Node) hearPartner(t onpath.Tuple, told flow, flags uint8) {
 	first := n.firstPath(t)
 	if n.paths[first] == nil {
 		first = f.path
+	}
+	if !f.adopted {
+		f.decided(w, n.generation)
 	}
 	n.insert(k, &f, n.tenantOf(first))
 }
@@ -157,7 +159,7 @@ func (n *Node) askPartner(w *work) {
 		return
 	}
 	if to := n.net.underlay[n.peers[v.Peer].Address]; to != nil {
-		to.tellPartner(w.key.tuple, w.h.Flags)
+		to.tellPartner(w.key.tuple, w)
 		w.asked = true
 	}
 }

@@ -37,6 +37,8 @@ type Node struct {
 	adoptUntil map[onpath.PathID]time.Time
 	inline     map[onpath.VportID]onpath.InlineFunction
 	gateways   [2]onpath.VportID // the edges of a pair of gateways
+	// generation counts the changes of what decides which elements a flow passes.
+	generation int
 
 	// What packets left behind.
 	flows     map[flowKey]*flow // established
@@ -116,13 +118,38 @@ func (n *Node) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
 		n.net.underlay[n.underlay] = n
 	}
 	lost, old, was, vports := n.lostMembers(c), n.tables, n.edge, n.vports
+	took := taking(n)
 	n.index(c)
+	if opensBypassed(n, took) || n.generation == 0 || !reflect.DeepEqual(old, n.tables) {
+		n.generation++
+	}
 	n.resetWaiting(lost)
 	if n.reclassifies(old, was) {
 		n.settle()
 	}
 	n.purge(vports)
 	return nil
+}
+
+// taking are the vports that take packets.
+func taking(n *Node) map[onpath.VportID]bool {
+	took := map[onpath.VportID]bool{}
+	for id := range n.vports {
+		took[id] = n.takes(id)
+	}
+	return took
+}
+
+// opensBypassed reports whether an instance opens, which did not take packets, of an element that
+// is passed by where it has none.
+func opensBypassed(n *Node, took map[onpath.VportID]bool) bool {
+	for _, g := range n.groups {
+		opens := func(m onpath.Member) bool { return n.takes(m.Vport) && !took[m.Vport] }
+		if (g.None == onpath.NoneBypass || g.Mode == onpath.ModeMirror) && slices.ContainsFunc(g.Members, opens) {
+			return true
+		}
+	}
+	return false
 }
 
 // reclassifies tells whether packets at the edge are classified by other rules than
