@@ -71,7 +71,9 @@ struct circuit {
 	__u64 down, up; /* bits a second */
 };
 
+#ifndef __wasm__ /* a module's tables find whole keys alone */
 ONPATH_TABLE(circuits, LPM_TRIE, struct prefix, struct circuit, 65536);
+#endif
 ONPATH_TABLE(sources, HASH, struct source, __u32, 4096);
 ONPATH_TABLE(buckets, LRU_HASH, struct key, struct bucket, 131072);
 
@@ -134,6 +136,9 @@ static __always_inline int take(const struct key *k, __s64 need, __u64 rate, __u
  * not, -1 the end is of none. */
 static __always_inline int take_of_circuit(struct onpath_packet *p, const struct onpath_config *c, __s64 need, int down)
 {
+#ifdef __wasm__
+	return -1;
+#else
 	struct prefix at = { .bits = 128 };
 	struct circuit *of;
 	struct key k = {};
@@ -150,6 +155,7 @@ static __always_inline int take_of_circuit(struct onpath_packet *p, const struct
 	if (burst < LEAST_BURST)
 		burst = LEAST_BURST;
 	return take(&k, need, rate, burst, p->now);
+#endif
 }
 
 static __always_inline int refuse(struct onpath_packet *p, const struct onpath_config *c)
