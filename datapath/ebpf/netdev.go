@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/offload"
 )
 
 // What a device's driver can do with XDP: netdev_xdp_act of linux/netdev.h, which
@@ -47,6 +48,13 @@ func (d *Driver) ability(u *onpath.Uplink, dev device) ability {
 	case u.Fast != onpath.FastAlways && dev.kind != "device":
 		return ability{why: fmt.Sprintf("%s is a virtual device (%s), where XDP slows or breaks TCP; say fast: always on the uplink if its frames carry whole checksums", u.Device, dev.kind)}
 	}
+	links, err := d.ns.nl.LinkList()
+	if err != nil && len(links) == 0 { // a list that changed meanwhile is nearly whole
+		return ability{why: "the devices on " + u.Device + " cannot be listed: " + err.Error()}
+	}
+	if why := stripsTags(u.Device, dev.index, links, offload.StripsTags); why != "" {
+		return ability{why: why}
+	}
 	features, known := xdpFeatures(dev.index)
 	if known && features&xdpBasic == 0 {
 		return ability{why: fmt.Sprintf("the driver of %s has no XDP", u.Device)}
@@ -68,6 +76,18 @@ func (d *Driver) ability(u *onpath.Uplink, dev device) ability {
 		a.sends, a.why = false, fmt.Sprintf("at %s %s, which XDP would pass by; packets leave there the ordinary way", u.Device, why)
 	}
 	return a
+}
+
+// stripsTags says why XDP must not stand at a device that takes the tags off frames before
+// XDP sees them: frames of its VLANs would be taken for the untagged network's.
+func stripsTags(device string, index int, links []netlink.Link, strips func(device string) bool) string {
+	for _, l := range links {
+		if l.Type() == "vlan" && l.Attrs().ParentIndex == index && strips(device) {
+			return fmt.Sprintf("%s has the VLAN device %s and takes tags off before XDP sees them; ethtool -K %s rxvlan off leaves them on",
+				device, l.Attrs().Name, device)
+		}
+	}
+	return ""
 }
 
 // xdpFeatures asks the kernel; false before Linux 6.3.

@@ -1,5 +1,5 @@
-// Package offload switches off what network devices do for the kernel's stack, and asks by
-// what they share packets out to queues.
+// Package offload switches off what network devices do for the kernel's stack, and asks
+// how they receive packets.
 package offload
 
 import (
@@ -110,6 +110,19 @@ func HashesPorts(device string) (ports, known bool) {
 	}
 	hash := binary.NativeEndian.Uint64(b[8:])
 	return hash&byPorts == byPorts, hash != 0
+}
+
+// StripsTags tells whether a device takes VLAN tags off the frames that it receives.
+func StripsTags(device string) bool {
+	const stripsTags = 1 << 8 // ETH_FLAG_RXVLAN
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	b := make([]byte, 8) // struct ethtool_value
+	binary.NativeEndian.PutUint32(b, unix.ETHTOOL_GFLAGS)
+	return ethtool(fd, device, b) == nil && binary.NativeEndian.Uint32(b[4:])&stripsTags != 0
 }
 
 func ethtool(fd int, device string, data []byte) error {
