@@ -97,23 +97,17 @@ func (m *mirror) lost(p *onpath.NodePlan, store string) (names []string) {
 	return names
 }
 
-// hold notes whether a node is to keep what it runs until the operator accepts it. After a restore
-// an acceptance of before does not count.
-func (c *core) hold(st *session, there *onpath.Node) {
-	p, store := st.state.Acked, c.settings.Store
-	var accepted onpath.Condition
-	if there != nil {
-		accepted = conditionOf(there.Status.Conditions, onpath.ConditionAccepted)
+// tellLost tells what a node loses that held a plan from before the store was restored.
+func (c *core) tellLost(h *onpath.NodeHello) {
+	lost := c.mirror.lost(h.Plan, c.settings.Store)
+	if len(lost) == 0 {
+		return
 	}
-	yes := accepted.Status == onpath.True
-	st.foreign = foreign(p, store, there != nil) && !yes
-	if lost := c.mirror.lost(p, store); len(lost) > 0 && !(yes && accepted.Message == followed(store)) {
-		st.foreign, st.lost = true, lost
-	}
+	message := fmt.Sprintf("its plan had %d chains and deployments, %s first, of which this server knows nothing since it was restored "+
+		"from a backup: the node ends them. Apply again what was applied after the backup", len(lost), lost[0])
+	c.events.Tell(onpath.Key{Kind: onpath.KindNode, Name: h.Node}, "Restored", message, true)
+	c.log.Warn("a node ends what was applied after the backup", "node", h.Node, "why", message)
 }
-
-// followed is the message of a node that was accepted by a store.
-func followed(store string) string { return "it follows store " + store }
 
 // isWaiting reports whether a node waits.
 func isWaiting(m *mirror, sessions map[string]*session, name string) bool {
@@ -141,11 +135,6 @@ func waitingNodes(m *mirror, sessions map[string]*session) (names []string) {
 // objection says why a node waits; an empty reason: it does not.
 func (c *core) objection(st *session, n *onpath.Node) (reason, message string) {
 	name := n.Metadata.Name
-	if st != nil && st.foreign && len(st.lost) > 0 {
-		return onpath.ReasonForeignPlan, fmt.Sprintf("its plan has %d chains and deployments, %s first, of which this server knows "+
-			"nothing since it was restored from a backup; the node goes on with them. Apply again what was applied after the backup; "+
-			"then: onpath node accept %s", len(st.lost), st.lost[0], name)
-	}
 	if st != nil && st.foreign {
 		p := st.state.Acked
 		return onpath.ReasonForeignPlan, fmt.Sprintf("it runs %d instances for %d chains by the plan of another store, of which this "+
@@ -273,7 +262,7 @@ func (c *Controller) AcceptNode(ctx context.Context, name string) error {
 	c.took(batch)
 	c.mu.Lock()
 	if st := c.core.nodes[name]; st != nil {
-		st.foreign, st.lost = false, nil
+		st.foreign = false
 	}
 	c.mu.Unlock()
 	c.events.Tell(k, "Accepted", "the operator accepted it: it follows this server's store", false)
@@ -297,8 +286,7 @@ func (c *core) accepting(k onpath.Key) ([]onpath.Change, error) {
 	}
 	next := onpath.Clone(n)
 	onpath.SetCondition(&next.Status.Conditions, onpath.Condition{
-		Type: onpath.ConditionAccepted, Status: onpath.True, Reason: "Operator", Message: followed(c.settings.Store),
-		Since: c.clock().UTC().Round(0)})
+		Type: onpath.ConditionAccepted, Status: onpath.True, Reason: "Operator", Since: c.clock().UTC().Round(0)})
 	changes := []onpath.Change{{Key: k, Object: next, Version: n.Metadata.Version}}
 	if cl := newObject(onpath.KindCloudlet, n.Spec.Cloudlet); c.mirror.objects[onpath.KeyOf(cl)] == nil {
 		changes = append(changes, onpath.Change{Key: onpath.KeyOf(cl), Object: cl})

@@ -104,7 +104,6 @@ type session struct {
 	grant       *onpath.NodeGrant
 	// foreign: the plan that it holds is another store's, and nobody has accepted that.
 	foreign bool
-	lost    []string // chains and deployments of that plan that a restored store does not know
 	// looked is when, and at which version of its Node, it was last asked why it waits.
 	lookedAt time.Time
 	looked   int64

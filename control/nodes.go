@@ -28,9 +28,10 @@ func (c *Controller) NodeConnected(h onpath.NodeHello) {
 	st.connected, st.told, st.grant = true, true, h.Grant
 	st.connectedAt = c.o.Clock()
 	st.state = plan.NodeState{Report: &h.Report, Seen: c.o.Clock(), Acked: h.Plan}
-	there, _ := c.core.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: h.Node}].(*onpath.Node)
-	st.lost = nil
-	c.core.hold(st, there)
+	there, known := c.core.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: h.Node}].(*onpath.Node)
+	st.foreign = foreign(h.Plan, c.core.settings.Store, known) &&
+		!(known && conditionOf(there.Status.Conditions, onpath.ConditionAccepted).Status == onpath.True)
+	c.core.tellLost(&h)
 	c.core.missNode(st, &h)
 	if h.Plan != nil && sameAgent(old.Report, &h.Report) {
 		// It may still be at work on what the session before brought.
