@@ -173,6 +173,7 @@ func newTokenResume(g *global) *cobra.Command {
 after the backup, so a restored server refuses them until you say so. Without names,
 those that are refused are listed.`,
 		Example: examples("onpath token resume", "onpath token resume onpath:user/acme/alice k3jd9x2a", "onpath token resume --all"),
+		Args:    cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if all && len(args) > 0 {
 				return badUsage("give names, or --all")

@@ -155,7 +155,7 @@ func TestModuleChanges(t *testing.T) {
 	active(ctx, t, "modules")
 	ready(ctx, t, 1)
 	port := udpEcho(t, "10.9.0.2")
-	changes, perSecond := 12, rate
+	changes, perSecond := 12, 200 // few enough to wait in the rings of an engine that a busy machine lets rest
 	if os.Getenv("ONPATH_SOAK") != "" {
 		changes = 100
 		s, most := steady(t, "10.9.0.2", port, 10*time.Second)
