@@ -151,7 +151,13 @@ func TestRestoreElsewhere(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	s := setUp(ctx, t)
-	before := running(ctx, t, s)
+	var before []string
+	if err := s.WaitFor(ctx, "all instances are ready", time.Minute, func() (bool, error) {
+		before = running(ctx, t, s)
+		return !slices.ContainsFunc(before, func(x string) bool { return !strings.Contains(x, "is ready") }), nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 	file := filepath.Join(filepath.Dir(s.Bin()), fmt.Sprintf("backup-%d.tar", os.Getpid())) // all hosts see that folder
 	t.Cleanup(func() { _ = os.Remove(file) })
 	x := begin(t, s)
