@@ -30,6 +30,9 @@ type AcceleratorSpec struct {
 	// SYN says when a client's SYN is answered: at once, or once the origin has answered, so
 	// that a closed port looks closed. Default answer.
 	SYN SYNAnswer `json:"syn,omitempty"`
+	// Vanish has relays step out of a connection at the end of its slow start: the kernel then
+	// translates between the two halves, and the relay costs nothing more.
+	Vanish bool `json:"vanish,omitempty"`
 	// MaxLoss is the share of packets that a leg between two relays may lose, 0 to 1;
 	// legs that lose more are not used. Default 0.05.
 	MaxLoss *float64 `json:"maxLoss,omitempty"`

@@ -27,6 +27,8 @@ type RelayWork struct {
 	Congestion string `json:"congestion,omitempty"`
 	// SYN says when a client's SYN is answered.
 	SYN SYNAnswer `json:"syn,omitempty"`
+	// Vanish has the relay step out of connections after slow start.
+	Vanish bool `json:"vanish,omitempty"`
 	// Origins to which connections are relayed; no other leg is opened.
 	Origins []RelayOrigin `json:"origins"`
 }

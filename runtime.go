@@ -166,6 +166,10 @@ type Relayed struct {
 	Full        RelayFullness
 	// ToOrigin and ToClient are bytes of TCP's payload.
 	ToOrigin, ToClient int64
+	// Vanished and Stayed count connections of all relays of the node: those without a relay since the
+	// end of slow start, and why others kept theirs.
+	Vanished int64
+	Stayed   map[string]int64
 }
 
 // Reconfigurable is a Process that takes a changed configuration while it runs.

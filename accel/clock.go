@@ -15,3 +15,7 @@ func (r *Relay) rest() {
 	case <-r.ctx.Done():
 	}
 }
+
+func after(d time.Duration) <-chan time.Time { return time.After(d) }
+
+func every(d time.Duration) *time.Ticker { return time.NewTicker(d) }

@@ -16,9 +16,9 @@ import (
 var kept = []int{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE}
 
 // Confine takes from this process what relays do not need, for good: all other rights of root,
-// all of them from programs that it might begin, and to write, make or mount any file. It is
-// called once the control socket is there.
-func Confine() error {
+// all of them from programs that it might begin, and to write, make or mount any file, but in a
+// folder where programs of the kernel are kept. It is called once the control socket is there.
+func Confine(pins string) error {
 	var keep uint64
 	for _, c := range kept {
 		keep |= 1 << c
@@ -43,7 +43,11 @@ func Confine() error {
 	if _, _, e := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
 		return fmt.Errorf("renounce new privileges: %w", e)
 	}
-	if err := landlock.V9.BestEffort().RestrictPaths(landlock.RODirs("/")); err != nil {
+	rules := []landlock.Rule{landlock.RODirs("/")}
+	if pins != "" {
+		rules = append(rules, landlock.RWDirs(pins))
+	}
+	if err := landlock.V9.BestEffort().RestrictPaths(rules...); err != nil {
 		return fmt.Errorf("leave all files as they are (landlock): %w", err)
 	}
 	return nil

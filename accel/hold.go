@@ -31,6 +31,7 @@ func heldFilter() ([]unix.SockFilter, error) {
 // SYN is the first packet of a connection.
 type SYN struct {
 	Client, Origin netip.AddrPort
+	Segment        int // the largest that the client takes, bytes; 0: it does not say
 	// Answer is nil where the kernel has answered. Otherwise it has the kernel do so, or says
 	// that there is no such connection, and why. It may be called from anywhere, or never:
 	// silence, after which the client sends the SYN again.

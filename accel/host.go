@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -20,9 +21,11 @@ import (
 // Host is the process that runs all relays of a node. It is told what to do by HTTP over a
 // unix socket, so that it outlives the agent.
 type Host struct {
-	log    *slog.Logger
-	ended  chan struct{}
-	finish sync.Once
+	log     *slog.Logger
+	pins    pins
+	without atomic.Int64 // connections that go on without a relay
+	ended   chan struct{}
+	finish  sync.Once
 
 	mu       sync.Mutex
 	onward   *Relay // legs of other nodes' relays, and the counters of all
@@ -54,9 +57,10 @@ type hosted struct {
 	is Instance
 }
 
-// NewHost returns a host without instances.
-func NewHost(log *slog.Logger) *Host {
-	return &Host{log: log, ended: make(chan struct{}), running: map[string]*hosted{}}
+// NewHost returns a host without instances. What takes the place of relays is kept in a folder of the
+// BPF file system; "": relays stay in their connections.
+func NewHost(log *slog.Logger, folder string) *Host {
+	return &Host{log: log, pins: pins{folder: folder}, ended: make(chan struct{}), running: map[string]*hosted{}}
 }
 
 // Run serves a control socket until it is told to end.
@@ -66,6 +70,7 @@ func (h *Host) Run(l net.Listener) error {
 		<-h.ended
 		srv.Close()
 	}()
+	go h.sweep()
 	err := srv.Serve(l)
 	h.close()
 	if errors.Is(err, http.ErrServerClosed) {
@@ -120,6 +125,8 @@ type HostState struct {
 	Pid       int      `json:"pid"`
 	Instances []string `json:"instances"`
 	Stats     Stats    `json:"stats"`
+	// Without is how many connections go on without a relay now.
+	Without int64 `json:"without"`
 	// Holds says that this version lets clients wait for their origin.
 	Holds bool `json:"holds"`
 	// Used is by instance what it has taken of the process.
@@ -137,7 +144,7 @@ type Used struct {
 func (h *Host) State() HostState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := HostState{Pid: os.Getpid(), Holds: true, Used: map[string]Used{}}
+	s := HostState{Pid: os.Getpid(), Holds: true, Without: h.without.Load(), Used: map[string]Used{}}
 	h.accounts.settle(processCPU())
 	for id, x := range h.running {
 		s.Instances = append(s.Instances, id)
@@ -196,7 +203,7 @@ func (h *Host) Set(id string, is Instance) error {
 		x.relay.Wait(is.Waits())
 		return nil
 	}
-	x, err := h.begin(is)
+	x, err := h.begin(id, is)
 	if err != nil {
 		return err
 	}
@@ -216,7 +223,7 @@ func (h *Host) listenAt(w *onpath.RelayWork) error {
 	}
 	shared := h.onward
 	onward, err := New(Config{Secret: []byte(w.Secret), Self: w.Listen.Addr(), Origin: h.mayOpen,
-		Log: h.log, Shared: shared, work: h.workOf})
+		Log: h.log, Shared: shared, work: h.workOf, StepOut: h.stepOut(h.mayVanish)})
 	if err != nil {
 		return err
 	}
@@ -258,7 +265,7 @@ func (h *Host) serving(tenant string, origin netip.AddrPort) *hosted {
 }
 
 // begin intercepts an instance's connections. Callers hold mu.
-func (h *Host) begin(is Instance) (*hosted, error) {
+func (h *Host) begin(id string, is Instance) (*hosted, error) {
 	if h.onward == nil {
 		return nil, errors.New("the instance is not told where the node's relay listens")
 	}
@@ -271,7 +278,7 @@ func (h *Host) begin(is Instance) (*hosted, error) {
 		return nil, err
 	}
 	r, err := New(Config{Secret: []byte(is.Work.Secret), Self: is.Work.Listen.Addr(), Router: x, Log: h.log,
-		Enter: x.ns.Do, Shared: h.onward,
+		Enter: x.ns.Do, Shared: h.onward, StepOut: h.stepOutOf(id, x),
 		work: func(string, netip.AddrPort) *work { return &x.work }})
 	if err != nil {
 		return nil, errors.Join(err, x.ns.Close())
@@ -313,6 +320,19 @@ func (x *hosted) origin(a netip.AddrPort) (onpath.RelayOrigin, bool) {
 	return onpath.RelayOrigin{}, false
 }
 
+// vanishes reports whether the instance's relays step out of connections.
+func (x *hosted) vanishes(string, netip.AddrPort) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.is.Work != nil && x.is.Work.Vanish
+}
+
+// mayVanish says so for the leg of another relay.
+func (h *Host) mayVanish(tenant string, origin netip.AddrPort) bool {
+	x := h.serving(tenant, origin)
+	return x != nil && x.vanishes(tenant, origin)
+}
+
 func (x *hosted) congestion() string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -337,6 +357,8 @@ func (h *Host) Remove(id string) {
 	h.mu.Unlock()
 	if x != nil {
 		h.end(x)
+		h.pins.end(id, x.ns)
+		_ = x.ns.Close()
 	}
 }
 
@@ -347,7 +369,6 @@ func (h *Host) end(x *hosted) {
 		x.in.Listener.Close()
 	}
 	x.relay.Close()
-	_ = x.ns.Close()
 }
 
 func (h *Host) close() {
@@ -355,9 +376,12 @@ func (h *Host) close() {
 	running := h.running
 	h.running = map[string]*hosted{}
 	h.mu.Unlock()
-	for _, x := range running {
+	for id, x := range running {
 		h.end(x)
+		h.pins.end(id, x.ns)
+		_ = x.ns.Close()
 	}
+	h.pins.end(nodeLegs, nil)
 	if h.relays != nil {
 		h.relays.Close()
 		h.onward.Close()

@@ -62,7 +62,7 @@ func (i *Interceptor) start(device string, hold bool, onSYN func(SYN)) (err erro
 		return fmt.Errorf("have the kernel look connections up for the relay: %w", err)
 	}
 	i.syns, err = watchSYNs(device, func(client, origin netip.AddrPort, syn []byte) {
-		s := SYN{Client: client, Origin: origin}
+		s := SYN{Client: client, Origin: origin, Segment: segmentOf(syn)}
 		if i.holds.Load() {
 			syn = slices.Clone(syn)
 			s.Answer = func(failed error) { _ = i.answers.answer(syn, failed) } // lost, it is asked again

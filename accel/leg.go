@@ -48,13 +48,13 @@ func lifetime(fd int) error {
 // dialRelay opens a leg to another node's relay. The SYN carries the header, so the relay
 // there goes on half a round trip later; where a box on the way or the kernel does not let
 // data pass in a SYN, the header follows by itself.
-func dialRelay(ctx context.Context, to netip.AddrPort, first []byte, congestion string) (conn, error) {
+func dialRelay(ctx context.Context, to netip.AddrPort, first []byte, o legOptions) (conn, error) {
 	d := net.Dialer{Timeout: connectTimeout, KeepAliveConfig: keepAlive, Control: func(_, _ string, c syscall.RawConn) error {
 		return control(c, func(fd int) error {
 			// Both are a gain in time alone: kernels without them connect as usual.
 			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT, 1)
 			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, noCookie, 1)
-			return common(fd, congestion)
+			return common(fd, o)
 		})
 	}}
 	c, err := d.DialContext(ctx, "tcp", to.String())
@@ -108,12 +108,12 @@ func (s socket) SetLinger(seconds int) error {
 // itself: only where the origin's answers pass this relay, that is, where it lies on the path.
 // It runs where the leg begins, and does not wait there for an answer (awaitOrigin): that would
 // keep a thread.
-func beginOrigin(client, origin netip.AddrPort, transparent bool, congestion string) (conn, error) {
+func beginOrigin(client, origin netip.AddrPort, transparent bool, o legOptions) (conn, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open a leg to %s: %w", origin, err)
 	}
-	err = errors.Join(common(fd, congestion), unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
+	err = errors.Join(common(fd, o), unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
 	if err == nil && transparent {
 		err = bindAs(fd, client)
 	}
@@ -175,8 +175,14 @@ func control(c syscall.RawConn, set func(fd int) error) error {
 	return err
 }
 
+// legOptions are a leg's own.
+type legOptions struct {
+	congestion string
+	segment    int // the largest that it may take, bytes; 0: any
+}
+
 // common sets what every leg has.
-func common(fd int, congestion string) error {
+func common(fd int, o legOptions) error {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SYNCNT, synRetries); err != nil {
 		return err
 	}
@@ -184,7 +190,10 @@ func common(fd int, congestion string) error {
 		return err
 	}
 	wideWindow(fd)
-	return congestionOf(fd, congestion)
+	if o.segment > 0 {
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, o.segment) // out of range: the relay stays
+	}
+	return congestionOf(fd, o.congestion)
 }
 
 func setCongestion(c *net.TCPConn, congestion string) error {

@@ -103,6 +103,7 @@ type leg struct {
 	done        chan struct{} // closed when the next three are valid
 	conn        conn
 	unanswered  bool // the leg's SYN may be (awaitOrigin)
+	segment     int  // the largest that the end before takes, bytes; 0: any
 	transparent bool // it begins where clients' connections arrive, with the client's address
 	err         error
 	congestion  string
@@ -322,6 +323,7 @@ func (r *Relay) SYN(s SYN) {
 	k := ends{s.Client, s.Origin}
 	l, flood := r.reserve(route, k, s.Answer != nil)
 	if l != nil {
+		l.segment = r.cfg.StepOut.segment(route, s.Origin, s.Segment)
 		r.open(l, route, s.Client, s.Origin)
 	}
 	switch {
@@ -417,6 +419,7 @@ func (r *Relay) claim(c conn, route Route, k ends) (*leg, error) {
 		l, begun, err := r.take(c, route, k)
 		if l != nil && !begun {
 			r.cfg.work(route.Tenant, k.origin).add(synWork)
+			l.segment = r.cfg.StepOut.segment(route, k.origin, segmentTo(c))
 			r.open(l, route, k.client, k.origin)
 		}
 		if l != nil {
@@ -570,6 +573,7 @@ func (r *Relay) onward(c *net.TCPConn) {
 		return
 	}
 	l := r.newLeg(route, k.origin, token)
+	l.segment = r.cfg.StepOut.segment(route, k.origin, segmentTo(c))
 	r.open(l, route, k.client, k.origin)
 	if h.wait && !r.tell(c, l, h.nonce) {
 		r.count.refused.Add(1)
@@ -627,7 +631,7 @@ func (r *Relay) open(l *leg, route Route, client, origin netip.AddrPort) {
 // dial opens a leg. Where the next relay is not there, the ingress goes on without relays.
 func (r *Relay) dial(l *leg, route Route, client, origin netip.AddrPort) {
 	if len(route.Next) > 0 {
-		l.conn, l.err = r.openRelay(route, client, origin)
+		l.conn, l.err = r.openRelay(route, l.segment, client, origin)
 		if l.err == nil || isAnswer(l.err) || isShort(l.err) || r.cfg.Router == nil || r.ctx.Err() != nil {
 			return
 		}
@@ -639,7 +643,7 @@ func (r *Relay) dial(l *leg, route Route, client, origin netip.AddrPort) {
 		where = r.cfg.Enter
 	}
 	l.err = where(func() (err error) {
-		l.conn, err = beginOrigin(client, origin, route.Transparent, route.Congestion)
+		l.conn, err = beginOrigin(client, origin, route.Transparent, legOptions{route.Congestion, l.segment})
 		return err
 	})
 	if l.unanswered = l.err == nil && !route.wait; l.err != nil || !route.wait {
@@ -656,7 +660,7 @@ func (r *Relay) dial(l *leg, route Route, client, origin netip.AddrPort) {
 }
 
 // openRelay opens a leg to the next relay, and waits for its answer where the route does.
-func (r *Relay) openRelay(route Route, client, origin netip.AddrPort) (c conn, err error) {
+func (r *Relay) openRelay(route Route, segment int, client, origin netip.AddrPort) (c conn, err error) {
 	next := route.Next[0]
 	h := &header{client: client, origin: origin, tenant: route.Tenant, next: route.Next[1:], congestion: route.Congestion, wait: route.wait}
 	_, _ = rand.Read(h.nonce[:]) // never fails: crypto/rand ends the program instead
@@ -665,7 +669,7 @@ func (r *Relay) openRelay(route Route, client, origin netip.AddrPort) (c conn, e
 		return nil, err
 	}
 	err = r.cfg.dialIn(func() (err error) {
-		c, err = dialRelay(r.ctx, next, first, route.Congestion)
+		c, err = dialRelay(r.ctx, next, first, legOptions{route.Congestion, segment})
 		return err
 	})
 	if err != nil && !isShort(err) {
@@ -727,7 +731,7 @@ func (r *Relay) carry(c *net.TCPConn, l *leg, route Route, k ends) {
 	r.count.opened.Add(1)
 	there := func(n int64) { l.token.tenant.there.Add(n); l.work.add(turnWork + n) }
 	back := func(n int64) { l.token.tenant.back.Add(n); l.work.add(turnWork + n) }
-	out := r.stepper(c, l, k, there, back)
+	out := r.stepper(c, l, route, k, there, back)
 	if err := r.pipes.join(c, l.conn, out.connection(), out.there, out.back); !out.end() && err != nil {
 		r.count.reset.Add(1)
 	}

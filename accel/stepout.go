@@ -22,8 +22,11 @@ import (
 type StepOut struct {
 	Clients *vanish.Translator // where clients' connections arrive; nil: the relay is no ingress
 	Device  int                // there
-	Legs    *vanish.Translator // where all other legs are
-	Vport   *vanish.Vport      // the way from the one to the other; nil: they are one
+	MTU     func() int         // of that device; nil: what the client announces
+	// Hold keeps a port of the node's from new connections while a half is there; nil: nobody does.
+	Hold  func(in *vanish.Translator, half vanish.Key)
+	Legs  *vanish.Translator // where all other legs are
+	Vport *vanish.Vport      // the way from the one to the other; nil: they are one
 
 	Wanted func(tenant string, origin netip.AddrPort) bool // nil: always
 
@@ -83,10 +86,10 @@ func (p *pace) level(n int64, at time.Time) bool {
 }
 
 // stepper prepares a connection of which both sockets are there. What it returns may be of no effect.
-func (r *Relay) stepper(c *net.TCPConn, l *leg, k ends, there, back func(int64)) *stepper {
+func (r *Relay) stepper(c *net.TCPConn, l *leg, route Route, k ends, there, back func(int64)) *stepper {
 	s := &stepper{relay: r, sockets: [2]conn{c, l.conn}, ends: k, transparent: l.transparent, counts: [2]func(int64){there, back}}
 	s.ctx, s.cancel = context.WithCancel(r.ctx)
-	if r.cfg.StepOut == nil {
+	if !r.cfg.StepOut.wants(route, k.origin) {
 		return s
 	}
 	var sockets [2]syscall.RawConn
@@ -104,13 +107,17 @@ func (r *Relay) stepper(c *net.TCPConn, l *leg, k ends, there, back func(int64))
 	if when := r.cfg.StepOut.when; when != nil {
 		s.work.Go(func() {
 			select {
-			case <-time.After(when()):
+			case <-after(when()):
 				s.begin()
 			case <-s.ctx.Done():
 			}
 		})
 	}
 	return s
+}
+
+func (at *StepOut) wants(route Route, origin netip.AddrPort) bool {
+	return at != nil && (at.Wanted == nil || at.Wanted(route.Tenant, origin))
 }
 
 // round is a round trip of the slower half.
@@ -148,7 +155,7 @@ func (s *stepper) begin() {
 }
 
 func (s *stepper) stepOut() {
-	ends, port, err := s.relay.places(s.sockets, s.transparent)
+	ends, port, err := s.relay.endsOf(s.sockets, s.transparent)
 	if err != nil {
 		s.relay.stays(vanish.StayKernel, s.ends, err)
 		return
@@ -157,7 +164,7 @@ func (s *stepper) stepOut() {
 	var stay vanish.Stay
 	switch {
 	case errors.As(err, &stay):
-		s.relay.stays(stay, s.ends, nil)
+		s.relay.stays(stay, s.ends, err)
 		return
 	case err == nil:
 		err = s.c.Silence()
@@ -171,6 +178,9 @@ func (s *stepper) stepOut() {
 	s.relay.count.vanished.Add(1)
 	for _, c := range s.sockets {
 		c.Close()
+	}
+	if hold := s.relay.cfg.StepOut.Hold; hold != nil && !s.transparent {
+		hold(ends[1].Translator, vanish.NewKey(ends[1].Ifindex, ends[1].Peer, ends[1].Local))
 	}
 }
 
@@ -190,8 +200,8 @@ func (r *Relay) stays(why vanish.Stay, k ends, err error) {
 	r.cfg.Log.Debug("the relay stays in a connection", "client", k.client, "origin", k.origin, "why", string(why), "err", err)
 }
 
-// places finds where packets of both halves come in, and has the translator stand there.
-func (r *Relay) places(sockets [2]conn, transparent bool) (ends [2]vanish.End, port *vanish.Vport, err error) {
+// endsOf finds where packets of both halves come in, and has the translator stand there.
+func (r *Relay) endsOf(sockets [2]conn, transparent bool) (ends [2]vanish.End, port *vanish.Vport, err error) {
 	at := r.cfg.StepOut
 	inside := [2]bool{r.cfg.Router != nil, transparent} // where clients' connections arrive
 	for i, x := range sockets {
@@ -204,24 +214,27 @@ func (r *Relay) places(sockets [2]conn, transparent bool) (ends [2]vanish.End, p
 			return ends, nil, err
 		}
 		enter := r.cfg.dialIn
-		if e.Place = at.Legs; inside[i] {
-			e.Place, enter = at.Clients, r.cfg.Enter
+		if e.Translator = at.Legs; inside[i] {
+			e.Translator, enter = at.Clients, r.cfg.Enter
 			e.Ifindex = at.Device
 		}
 		if err := enter(func() (err error) {
-			if e.Ifindex == 0 || i == 1 && at.Vport == nil {
+			if e.Ifindex == 0 || i == 1 && at.Clients == at.Legs {
 				e.Ifindex, err = deviceTo(e.Peer.Addr())
 			}
 			if err != nil {
 				return err
 			}
-			return e.Place.Attach(e.Ifindex)
+			return e.Translator.Attach(e.Ifindex)
 		}); err != nil {
 			return ends, nil, err
 		}
 	}
-	if inside[0] == inside[1] || at.Vport == nil {
+	if ends[0].Translator == ends[1].Translator {
 		return ends, nil, nil
+	}
+	if at.Vport == nil {
+		return ends, nil, errors.New("no device leads from the one network namespace to the other")
 	}
 	err = r.cfg.dialIn(func() error { return at.Legs.Attach(at.Vport.Ifindex) })
 	return ends, at.Vport, err
@@ -265,4 +278,41 @@ func deviceTo(a netip.Addr) (int, error) {
 		return 0, fmt.Errorf("no device leads to %s", a)
 	}
 	return routes[0].LinkIndex, nil
+}
+
+// segment is the largest that the next leg may take, so that the end before may take it as well: 0,
+// any, where the relay stays.
+func (at *StepOut) segment(route Route, origin netip.AddrPort, announced int) int {
+	if announced == 0 || !at.wants(route, origin) {
+		return 0
+	}
+	if at.MTU != nil {
+		announced = min(announced, at.MTU()-headers4)
+	}
+	return announced
+}
+
+const (
+	headers4   = 40 // IPv4 and TCP headers without options
+	stampsSize = 12 // the timestamps option, filled up
+)
+
+// segmentTo is the largest that the other end of a connection takes.
+func segmentTo(c conn) (size int) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = control(raw, func(fd int) error {
+		is, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			return err
+		}
+		const timestamps = 1
+		if size = int(is.Snd_mss); is.Options&timestamps != 0 {
+			size += stampsSize
+		}
+		return nil
+	})
+	return size
 }

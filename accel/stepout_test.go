@@ -56,8 +56,8 @@ func pattern(w io.Writer, size int) []byte {
 
 // TestVanishes: a relay steps out of a connection in the middle of a download, and no byte changes.
 func TestVanishes(t *testing.T) {
-	w := build(t, ", delay: 5ms")
-	const size = 30 << 20
+	w := build(t, ", delay: 5ms, rate: 200Mbit")
+	const size = 60 << 20
 	w.serve(func(c net.Conn) {
 		var ask [8]byte
 		_, _ = io.ReadFull(c, ask[:])

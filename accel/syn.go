@@ -133,6 +133,26 @@ func parseSYN(b []byte) (client, origin netip.AddrPort, ok bool) {
 	return netip.AddrPortFrom(from, binary.BigEndian.Uint16(tcp)), netip.AddrPortFrom(to, binary.BigEndian.Uint16(tcp[2:])), true
 }
 
+// segmentOf is the largest segment that a SYN announces; 0: none.
+func segmentOf(syn []byte) int {
+	const head, end, none, segment = 20, 0, 1, 2
+	tcp := syn[ipSize(syn):]
+	options := tcp[head:tcpSize(tcp)]
+	for len(options) >= 2 && options[0] != end {
+		size := int(options[1])
+		if options[0] == none {
+			size = 1
+		} else if options[0] == segment && size == 4 && len(options) >= size {
+			return int(binary.BigEndian.Uint16(options[2:]))
+		}
+		if size == 0 || size > len(options) {
+			break
+		}
+		options = options[size:]
+	}
+	return 0
+}
+
 func (w *synWatch) close() {
 	w.file.Close()
 	<-w.done

@@ -18,7 +18,7 @@ func TestWideWindow(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	dialled, err := dialRelay(t.Context(), l.Addr().(*net.TCPAddr).AddrPort(), []byte{1}, "")
+	dialled, err := dialRelay(t.Context(), l.Addr().(*net.TCPAddr).AddrPort(), []byte{1}, legOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -278,9 +278,29 @@ static __always_inline int delete_over(const struct vanish_key *key, const struc
 	return 1;
 }
 
-static __always_inline int on_tcp(struct __sk_buff *skb, struct packet *p)
+/* A draining socket does not hear of what the other end has acknowledged since. An end takes no bytes
+ * with an acknowledgement that is too old, nor their timestamps: it gets the latest. */
+static __always_inline int on_own(struct __sk_buff *skb, struct packet *p, const struct vanish_half *own)
 {
-	struct vanish_key key = {.ifindex = skb->ifindex, .src = be32_at(p->ip + IP_ADDRS), .dst = be32_at(p->ip + IP_ADDRS + 4)};
+	struct vanish_key other = {.ifindex = own->out_ifindex, .src = own->src, .dst = own->dst, .sport = own->sport, .dport = own->dport};
+	struct vanish_half *h = bpf_map_lookup_elem(&vanish_halves, &other);
+	__be32 was, next;
+	__u8 flags;
+
+	if (!h || bpf_skb_load_bytes(skb, p->tcp + TCP_FLAGS, &flags, 1) || !(flags & ACK) ||
+	    bpf_skb_load_bytes(skb, p->tcp + TCP_ACK, &was, 4))
+		return TO_SOCKET;
+	next = bpf_htonl(h->seen_ack + h->ack_add);
+	if (!before(bpf_ntohl(was), bpf_ntohl(next)))
+		return TO_SOCKET;
+	if (bpf_l4_csum_replace(skb, p->tcp + TCP_CHECK, was, next, 4) || bpf_skb_store_bytes(skb, p->tcp + TCP_ACK, &next, 4, 0))
+		return TC_ACT_SHOT;
+	return TO_SOCKET;
+}
+
+static __always_inline int on_tcp(struct __sk_buff *skb, struct packet *p, __u32 leaving)
+{
+	struct vanish_key key = {.ifindex = skb->ifindex | leaving, .src = be32_at(p->ip + IP_ADDRS), .dst = be32_at(p->ip + IP_ADDRS + 4)};
 	__be16 ports[2];
 	__u32 flags, seq, ack, total, mark;
 	struct vanish_half *h;
@@ -294,18 +314,26 @@ static __always_inline int on_tcp(struct __sk_buff *skb, struct packet *p)
 	h = bpf_map_lookup_elem(&vanish_halves, &key);
 	if (!h)
 		return TO_SOCKET;
+	if (h->state == VANISH_OWN)
+		return on_own(skb, p, h);
 	h->seen = bpf_ktime_get_coarse_ns();
 	__sync_fetch_and_add(&h->packets, 1);
 	__sync_fetch_and_add(&h->bytes, skb->len);
-	if (h->state == VANISH_FORWARD)
+	if (h->state == VANISH_FORWARD) {
+		__be32 latest;
+
+		if (!bpf_skb_load_bytes(skb, p->tcp + TCP_ACK, &latest, 4) && before(h->seen_ack, bpf_ntohl(latest)))
+			h->seen_ack = bpf_ntohl(latest);
 		return send(skb, h);
+	}
 	s = load_header(skb, p);
 	if (!s)
 		return TC_ACT_SHOT;
 	flags = s->was[TCP_FLAGS];
 	seq = get32(&s->was[TCP_SEQ]);
 	ack = get32(&s->was[TCP_ACK]);
-	h->seen_ack = ack;
+	if (h->state == VANISH_OBSERVE || ((flags & ACK) && before(h->seen_ack, ack)))
+		h->seen_ack = ack;
 	if (h->state == VANISH_OBSERVE) {
 		each_option(s, h, p->size - TCP_SIZE, 1);
 		return TO_SOCKET;
@@ -317,7 +345,7 @@ static __always_inline int on_tcp(struct __sk_buff *skb, struct packet *p)
 	if (h->state == VANISH_DRAIN) {
 		if (before(seq, h->own_seq))
 			return TO_SOCKET;
-		if (!p->payload && (flags & (ACK | SYN | FIN)) == ACK) {
+		if (!p->payload && ((flags & (ACK | SYN | FIN)) == ACK || (flags & RST))) {
 			int alone = before(ack, h->own_ack) && !(flags & RST);
 
 			if (for_socket(skb, p, s, h))
@@ -398,25 +426,36 @@ static __always_inline int on_error(struct __sk_buff *skb, struct packet *p)
 	return send(skb, h);
 }
 
-SEC("tc")
-int onpath_vanish(struct __sk_buff *skb)
+static __always_inline int on_packet(struct __sk_buff *skb, __u32 leaving)
 {
 	struct packet p = {};
 
-	if (skb->mark == COPY_MARK) {
-		skb->mark = 0;
-		return TO_SOCKET;
-	}
 	if (skb->protocol != bpf_htons(ETH_P_IP) || bpf_skb_load_bytes(skb, ETH_HLEN, p.ip, IP_SIZE))
 		return TO_SOCKET;
 	if ((be16_at(p.ip + 6) & bpf_htons(0x3fff)) || (p.ip[0] & 15) < 5)
 		return TO_SOCKET;
 	p.tcp = ETH_HLEN + (p.ip[0] & 15) * 4;
 	if (p.ip[9] == IPPROTO_TCP)
-		return on_tcp(skb, &p);
-	if (p.ip[9] == IPPROTO_ICMP)
+		return on_tcp(skb, &p, leaving);
+	if (p.ip[9] == IPPROTO_ICMP && !leaving)
 		return on_error(skb, &p);
 	return TO_SOCKET;
+}
+
+SEC("tc")
+int onpath_vanish(struct __sk_buff *skb)
+{
+	if (skb->mark == COPY_MARK) {
+		skb->mark = 0;
+		return TO_SOCKET;
+	}
+	return on_packet(skb, 0);
+}
+
+SEC("tc")
+int onpath_own(struct __sk_buff *skb)
+{
+	return on_packet(skb, VANISH_LEAVING);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

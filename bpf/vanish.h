@@ -12,6 +12,10 @@
 #define VANISH_DRAIN     2 /* translate; the sockets still hold bytes */
 #define VANISH_TRANSLATE 3
 #define VANISH_FORWARD   4 /* translated already: send it on */
+#define VANISH_OWN       5 /* of a socket that drains: acknowledge what the other end has */
+
+/* In a key, of packets that leave by the device. */
+#define VANISH_LEAVING 0x80000000
 
 /* out */
 #define VANISH_NEIGHBOUR 0 /* by a device, to the neighbour that its routes name */
@@ -42,7 +46,7 @@ struct vanish_half {
 	__u8 state, out, flags, shift_in, shift_out, over;
 	__u8 macs[12];
 	__u8 unused[2];
-	/* written by the program */
+	/* written by the program; the acknowledgement is the latest */
 	__u32 seen_stamp, seen_ack;
 	__u32 unused2;
 	__u64 seen, packets, bytes;

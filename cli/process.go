@@ -56,10 +56,14 @@ func newRelay(*global) *cobra.Command {
 				return err
 			}
 			log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-			if err := accel.Confine(); err != nil {
+			pins, err := accel.MakePins(socket)
+			if err != nil {
+				log.Warn("the relays stay in their connections", "err", err)
+			}
+			if err := accel.Confine(pins); err != nil {
 				log.Warn("the relays keep rights that they do not need", "err", err)
 			}
-			h := accel.NewHost(log)
+			h := accel.NewHost(log, pins)
 			defer context.AfterFunc(c.Context(), h.End)()
 			return h.Run(l)
 		},

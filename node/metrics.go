@@ -93,7 +93,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descNotKept, descUplink,
 		descFlows, descLearned, descEncap, descHeld, descHeldMost, descDeferred, descNewLimit, descRefused,
 		descVerdicts, descReasons, descSamples, descSpent, descOwn, descKey,
-		descKeyBytes, descModule, descRelayed, descRelayedBytes, descOwnRead,
+		descKeyBytes, descModule, descRelayed, descRelayedBytes, descVanished, descStayed, descOwnRead,
 	} {
 		ch <- d
 	}

@@ -15,6 +15,10 @@ var (
 		"Connections that the node's relays hold for the tenant of an instance.", []string{"instance"}, nil)
 	descRelayedBytes = prometheus.NewDesc("onpath_relay_bytes_total",
 		"Bytes of TCP's payload that they carried for it; toward: origin, client.", []string{"instance", "toward"}, nil)
+	descVanished = prometheus.NewDesc("onpath_relay_vanished_total",
+		"Connections that the node's relays have left to the kernel after slow start.", []string{"instance"}, nil)
+	descStayed = prometheus.NewDesc("onpath_relay_stayed_total",
+		"Connections of the node's relays that kept their relay after slow start, and why.", []string{"instance", "reason"}, nil)
 )
 
 // relaysAnswer is how long relays may take to say what they do.
@@ -33,6 +37,10 @@ func (c collector) collectRelays(ch chan<- prometheus.Metric, instances []instan
 		ch <- prometheus.MustNewConstMetric(descRelayed, prometheus.GaugeValue, float64(r.Connections), name)
 		ch <- prometheus.MustNewConstMetric(descRelayedBytes, prometheus.CounterValue, float64(r.ToOrigin), name, "origin")
 		ch <- prometheus.MustNewConstMetric(descRelayedBytes, prometheus.CounterValue, float64(r.ToClient), name, "client")
+		ch <- prometheus.MustNewConstMetric(descVanished, prometheus.CounterValue, float64(r.Vanished), name)
+		for why, n := range r.Stayed {
+			ch <- prometheus.MustNewConstMetric(descStayed, prometheus.CounterValue, float64(n), name, why)
+		}
 	}
 }
 

@@ -241,6 +241,7 @@ func (a *accelerator) work(n *node, secret string) *onpath.RelayWork {
 	if a.obj.Spec.SYN == onpath.SYNWait {
 		work.SYN = onpath.SYNWait // what an earlier version does not know is left out else
 	}
+	work.Vanish = a.obj.Spec.Vanish
 	for i, o := range a.obj.Spec.Origins {
 		r := onpath.RelayOrigin{Address: netip.AddrPortFrom(o.Address, o.Port), Size: o.Size}
 		if from, ok := a.number[n.name]; ok && a.front[i] != nil {

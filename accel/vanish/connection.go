@@ -12,7 +12,7 @@ import (
 // End is one of the two ends of a relayed connection.
 type End struct {
 	Peer, Local netip.AddrPort
-	Place       *Translator // where its packets come in
+	Translator  *Translator // where its packets come in
 	Ifindex     int         // by this device
 }
 
@@ -35,7 +35,7 @@ type Connection struct {
 	mu          sync.Mutex
 	read, wrote [2]uint32  // bytes, by end
 	sent        [2]*uint32 // number of the first byte that the relay wrote
-	placed      bool
+	noted       bool
 }
 
 // New returns a connection of which nothing has been relayed yet, by the sockets toward its ends.
@@ -117,7 +117,7 @@ const (
 	firstLook  = time.Millisecond
 	lastLook   = 20 * time.Millisecond
 	// late is how long a packet may be between the translator and the socket.
-	late = 50 * time.Millisecond
+	late = 300 * time.Millisecond
 	// margin is by how much translated timestamps are ahead of the relay's own.
 	margin = 1 << 16
 )
@@ -130,6 +130,9 @@ func (c *Connection) TakeOver(ctx context.Context, ends [2]End, port *Vport) err
 	traits, err := c.suits()
 	if err == nil {
 		err = c.observe(ctx)
+	}
+	if err == nil {
+		c.shorten(ctx)
 	}
 	var h [2]Half
 	if err == nil {
@@ -160,7 +163,8 @@ func (c *Connection) suits() (t [2]Traits, err error) {
 		return t, StaySACK
 	case t[0].ECN != t[1].ECN:
 		return t, StayECN
-	case t[0].TakeMSS > t[1].SendMSS || t[1].TakeMSS > t[0].SendMSS:
+	// What stands between may have announced less for both, and no end sends more than it takes.
+	case min(t[0].TakeMSS, t[0].SendMSS) > t[1].SendMSS || min(t[1].TakeMSS, t[1].SendMSS) > t[0].SendMSS:
 		return t, StaySegments
 	}
 	return t, nil
@@ -173,22 +177,71 @@ func (c *Connection) key(end int) Key {
 // crossing is the half at the vport.
 func (c *Connection) crossing() Key { return NewKey(c.port.Ifindex, c.ends[1].Local, c.ends[1].Peer) }
 
+const (
+	// shortQueue is how many bytes the relay may hold when the translator takes over: the end that they
+	// are from hears nothing until they have arrived, and must not take that for a loss.
+	shortQueue = 128 << 10
+	shortenFor = 500 * time.Millisecond
+)
+
+// shorten waits until the relay holds few bytes. It takes no more than it can send, and announces a
+// small window meanwhile.
+func (c *Connection) shorten(ctx context.Context) {
+	for i := range c.ends {
+		_ = c.on(i, func(fd int) error { return hurry(fd, shortQueue) })
+	}
+	ctx, cancel := context.WithTimeout(ctx, shortenFor)
+	defer cancel()
+	for {
+		most := 0
+		for i := range c.ends {
+			_ = c.on(i, func(fd int) error { most = max(most, waiting(fd)); return nil })
+		}
+		if most <= shortQueue || wait(ctx, lastLook/4) != nil {
+			return
+		}
+	}
+}
+
+// own is the half of what the socket of an end sends while it drains. It names the half by which
+// packets of the other end pass the same translator.
+func (c *Connection) own(end int) (*Translator, Key, Half) {
+	at := NewKey(c.ends[end].Ifindex, c.ends[end].Local, c.ends[end].Peer)
+	at.Ifindex |= leaving
+	other, in := c.key(1-end), c.ends[1].Translator
+	if c.port != nil && end == 0 {
+		at.Ifindex = uint32(c.port.Ifindex)
+	}
+	if c.port != nil && end == 1 {
+		other = c.crossing()
+	}
+	return in, at, Half{State: Own, OutIfindex: other.Ifindex, Src: other.Src, Dst: other.Dst, Sport: other.Sport, Dport: other.Dport}
+}
+
+// hasNoOwn deletes these.
+func (c *Connection) hasNoOwn() {
+	for i := range c.ends {
+		in, at, _ := c.own(i)
+		in.Delete(at)
+	}
+}
+
 // observe waits until packets of both ends have been seen where they should come in.
 func (c *Connection) observe(ctx context.Context) error {
 	for i, e := range c.ends {
-		if err := e.Place.Put(c.key(i), Half{State: Observe}); err != nil {
+		if err := e.Translator.Put(c.key(i), Half{State: Observe}); err != nil {
 			return StayKernel
 		}
 	}
 	c.mu.Lock()
-	c.placed = true
+	c.noted = true
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, observeFor)
 	defer cancel()
 	for look := firstLook; ; look = min(look*2, lastLook) {
 		seen := 0
 		for i, e := range c.ends {
-			if h, ok := e.Place.Get(c.key(i)); ok && h.Packets > 0 {
+			if h, ok := e.Translator.Get(c.key(i)); ok && h.Packets > 0 {
 				seen++
 			}
 		}
@@ -201,17 +254,6 @@ func (c *Connection) observe(ctx context.Context) error {
 	}
 }
 
-func wait(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // change has packets go by the translator.
 func (c *Connection) change(traits [2]Traits) (h [2]Half, err error) {
 	c.moving.Lock()
@@ -221,11 +263,11 @@ func (c *Connection) change(traits [2]Traits) (h [2]Half, err error) {
 		if c.noteSent(i); c.sent[i] == nil {
 			return h, StayUnsent
 		}
-		seen, ok := e.Place.Get(c.key(i))
+		seen, ok := e.Translator.Get(c.key(i))
 		if !ok {
 			return h, StayUnseen
 		}
-		h[i].SeenStamp = seen.SeenStamp
+		h[i].SeenStamp, h[i].SeenAck = seen.SeenStamp, seen.SeenAck
 		err := c.on(i, func(fd int) (err error) {
 			var read uint32
 			if received[i], read, err = taken(fd); err != nil {
@@ -266,7 +308,14 @@ func (c *Connection) change(traits [2]Traits) (h [2]Half, err error) {
 	if c.port != nil {
 		h[0].OutIfindex, h[0].OtherIfindex, h[1].OtherIfindex = uint32(c.ends[0].Ifindex), 0, 0
 		h[1].OutIfindex, h[1].Out, h[1].MACs = uint32(c.port.Ifindex), Into, c.port.MACs
-		if err := c.ends[1].Place.Put(c.crossing(), Half{State: Forward, OutIfindex: uint32(c.ends[1].Ifindex)}); err != nil {
+		forward := Half{State: Forward, OutIfindex: uint32(c.ends[1].Ifindex), SeenAck: h[0].SeenAck + h[0].AckAdd}
+		if err := c.ends[1].Translator.Put(c.crossing(), forward); err != nil {
+			return h, StayKernel
+		}
+	}
+	for i := range c.ends {
+		in, at, half := c.own(i)
+		if err := in.Put(at, half); err != nil {
 			return h, StayKernel
 		}
 	}
@@ -285,7 +334,7 @@ func owns(h *[2]Half, received [2]uint32) {
 }
 
 func (c *Connection) put(h [2]Half) error {
-	return errors.Join(c.ends[0].Place.Put(c.key(0), h[0]), c.ends[1].Place.Put(c.key(1), h[1]))
+	return errors.Join(c.ends[0].Translator.Put(c.key(0), h[0]), c.ends[1].Translator.Put(c.key(1), h[1]))
 }
 
 // refresh notes what the sockets have taken since. Nothing moves meanwhile.
@@ -320,7 +369,7 @@ func (c *Connection) drain(ctx context.Context, h [2]Half) error {
 	}
 	for i := range h {
 		h[i].State = Translate
-		if seen, ok := c.ends[i].Place.Get(c.key(i)); ok {
+		if seen, ok := c.ends[i].Translator.Get(c.key(i)); ok {
 			h[i].Over |= seen.Over
 			h[i].Packets, h[i].Bytes, h[i].Seen, h[i].SeenAck = seen.Packets, seen.Bytes, seen.Seen, seen.SeenAck
 		}
@@ -329,6 +378,7 @@ func (c *Connection) drain(ctx context.Context, h [2]Half) error {
 		return err
 	}
 	_ = wait(ctx, late)
+	c.hasNoOwn()
 	return nil
 }
 
@@ -370,14 +420,15 @@ func (c *Connection) Silence() error {
 func (c *Connection) Forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.placed {
+	if !c.noted {
 		return
 	}
-	c.placed = false
+	c.noted = false
 	for i, e := range c.ends {
-		e.Place.Delete(c.key(i))
+		e.Translator.Delete(c.key(i))
 	}
+	c.hasNoOwn()
 	if c.port != nil {
-		c.ends[1].Place.Delete(c.crossing())
+		c.ends[1].Translator.Delete(c.crossing())
 	}
 }

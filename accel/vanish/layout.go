@@ -16,6 +16,7 @@ const (
 	Drain                      // translate; the sockets still hold bytes
 	Translate                  // the sockets are gone
 	Forward                    // what comes is translated already
+	Own                        // packets of a socket that drains
 )
 
 // Out is how packets of a half go on.
@@ -28,6 +29,9 @@ const (
 )
 
 const flagClamp = 1
+
+// leaving is in the device of a key of packets that leave by it.
+const leaving = 0x80000000
 
 // Over says how far an end is with its end.
 type Over uint8

@@ -131,3 +131,22 @@ func empty(fd int) bool {
 func silence(fd int) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR, repairOn)
 }
+
+// hurry has a socket take no more bytes to send than it can send soon, and announce no window for more
+// than it takes in a round trip.
+func hurry(fd, queue int) error {
+	is, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return err
+	}
+	window := queue + int(is.Rcv_space)
+	return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, queue/2),
+		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, window))
+}
+
+// waiting is how many bytes a socket has that are not sent, or not read, yet.
+func waiting(fd int) int {
+	in, _ := unix.IoctlGetInt(fd, unix.SIOCINQ) // of a closed one, none
+	out, _ := unix.IoctlGetInt(fd, unsentBytes)
+	return max(in, 0) + max(out, 0)
+}

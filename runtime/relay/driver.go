@@ -424,6 +424,9 @@ func (d *Driver) end(ctx context.Context) error {
 	if err := cgroup.Open(d.group()).Remove(); err != nil {
 		d.opt.Log.Warn("the relays' control group stays", "err", err)
 	}
+	if err := accel.RemovePins(d.socket()); err != nil {
+		d.opt.Log.Warn("what took the place of relays stays", "err", err)
+	}
 	return nil
 }
 

@@ -28,11 +28,15 @@ func TestMain(m *testing.M) {
 		if err == nil && os.Getenv(formerVersion) != "" {
 			serveFormer(l)
 		}
+		var pins string
+		if err == nil {
+			pins, err = accel.MakePins(os.Args[3])
+		}
 		if err == nil && !raced {
-			err = accel.Confine()
+			err = accel.Confine(pins)
 		}
 		if err == nil {
-			err = accel.NewHost(slog.New(slog.NewTextHandler(os.Stderr, nil))).Run(l)
+			err = accel.NewHost(slog.New(slog.NewTextHandler(os.Stderr, nil)), pins).Run(l)
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -121,8 +121,11 @@ func (p *process) Relayed(ctx context.Context) (onpath.Relayed, error) {
 		return onpath.Relayed{}, onpath.Errorf(onpath.CodeNotFound, "the relays' process has ended")
 	}
 	s, err := p.d.state(ctx)
-	t := s.Stats.Tenants[p.rec.Instance.Tenant]
-	return onpath.Relayed{Connections: t.Connections, Most: t.Most, Full: t.Full, ToOrigin: t.ToOrigin, ToClient: t.ToClient}, err
+	t, stayed := s.Stats.Tenants[p.rec.Instance.Tenant], map[string]int64{}
+	for why, n := range s.Stats.Stayed {
+		stayed[string(why)] = n
+	}
+	return onpath.Relayed{Vanished: s.Stats.Vanished, Stayed: stayed, Connections: t.Connections, Most: t.Most, Full: t.Full, ToOrigin: t.ToOrigin, ToClient: t.ToClient}, err
 }
 
 // AwaitFull implements onpath.Relaying.
