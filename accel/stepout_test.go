@@ -115,7 +115,7 @@ func TestVanishAtRandom(t *testing.T) {
 	}
 	r2 := w.relay("r2", nil, random("r2"))
 	r1 := w.relay("r1", &fixed{Next: []netip.AddrPort{testNodes["r2"]}}, random("r1"))
-	connections := 20
+	connections := 10
 	if os.Getenv("ONPATH_SOAK") != "" {
 		connections = 1000
 	}
@@ -126,7 +126,7 @@ func TestVanishAtRandom(t *testing.T) {
 		wait.Go(func() {
 			defer func() { <-slots }()
 			rng := rand.New(rand.NewPCG(seed, uint64(i)))
-			if err := w.echo(rng, 4<<20); err != nil {
+			if err := w.echo(rng, 2<<20); err != nil {
 				t.Errorf("connection %d: %v", i, err)
 			}
 		})
