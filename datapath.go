@@ -118,7 +118,7 @@ type DatapathConfig struct {
 	// (Path.AdoptFor); one that is under way goes on.
 	Restored bool `json:"-"`
 
-	// Underlay's address need not be there: WithoutUnderlay. Without Peers nothing asks
+	// Underlay's address need not be there: WithoutPeers. Without Peers nothing asks
 	// for it.
 	Underlay Underlay `json:"underlay"`
 	Peers    []Peer   `json:"peers,omitempty"`
@@ -186,15 +186,19 @@ type Inlet interface {
 	Close() error
 }
 
-// WithoutUnderlay is what a driver does with the configuration while no device of the
-// machine has the underlay's address: all peers count as lost. Vports of theirs among
-// which there is a choice are closed, so that flows go on here by Lost and None.
-func (c *DatapathConfig) WithoutUnderlay() *DatapathConfig {
-	choice := c.Choice()
+// WithoutPeers is what a driver does with the configuration while no device of the machine
+// has the underlay's address, or the one inside WireGuard: the peers that are reached from there
+// count as lost. Vports of theirs among which there is a choice are closed, so that flows
+// go on here by Lost and None.
+func (c *DatapathConfig) WithoutPeers(lost func(Peer) bool) *DatapathConfig {
+	choice, gone := c.Choice(), map[string]bool{}
+	for _, p := range c.Peers {
+		gone[p.Node] = lost(p)
+	}
 	alone := *c
 	alone.Vports = slices.Clone(c.Vports)
 	for i := range alone.Vports {
-		if v := &alone.Vports[i]; v.Kind == VportRemote && choice[v.ID] {
+		if v := &alone.Vports[i]; v.Kind == VportRemote && gone[v.Peer] && choice[v.ID] {
 			v.State, v.Away = VportClosed, true
 		}
 	}
@@ -245,8 +249,10 @@ type Peer struct {
 	// Secret is shared by the two nodes of a pair; 24 bits, symmetric.
 	Secret uint32 `json:"secret"`
 	MTU    int    `json:"mtu"` // of the underlay between the two, or of WireGuard there, bytes
-	// The rest is for peers by WireGuard. Key is the peer's public one, as wg(8) writes it; "": the
-	// peer is reached by VXLAN alone. NextKey is the one that it will use next.
+	// Inside: it is reached inside WireGuard. The rest is for such peers.
+	Inside bool `json:"inside,omitempty"`
+	// Key is the peer's public one, as wg(8) writes it, "": it has none; NextKey is the one that it
+	// will use next.
 	Key     string `json:"key,omitempty"`
 	NextKey string `json:"nextKey,omitempty"`
 	// Endpoints are where its WireGuard may be, to be tried in this order. Wherever it speaks

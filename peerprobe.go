@@ -10,9 +10,9 @@ import (
 // packets. Their kernels answer, so an answer says that packets would be taken,
 // and a restarting agent is not a dead node.
 type PeerProber interface {
-	// ProbePeers opens a conversation from the node's underlay address.
-	// Independent of Apply; the caller closes it.
-	ProbePeers(from netip.Addr) (PeerConversation, error)
+	// ProbePeers opens a conversation from the node's underlay address, and from its address
+	// inside WireGuard if it has one. Independent of Apply; the caller closes it.
+	ProbePeers(from, inside netip.Addr) (PeerConversation, error)
 }
 
 // PeerConversation asks peers and hears their answers. One goroutine uses it.

@@ -129,6 +129,10 @@ type ModuleState struct {
 	Traps uint64 `json:"traps,omitempty"`
 }
 
+// ConditionWireGuard is a node's, and false as long as its tunnels by WireGuard are not as its plan
+// says.
+const ConditionWireGuard = "WireGuard"
+
 // ConditionRuntime is a node's: whether it runs containers.
 const ConditionRuntime = "Runtime"
 

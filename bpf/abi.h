@@ -289,9 +289,15 @@ struct peer {
 	__u32 mtu;   /* bytes of IP that a tunnel packet to it can hold; 0: not known */
 };
 
+/* A tunnel's own words are for inside WireGuard alone; or an address is only where the peer's
+ * questions come from. */
+#define PEER_INSIDE  1
+#define PEER_QUERIES 2
+
 struct peer_ref {
 	__u32 secret;
-	__u32 slot;
+	__u16 slot;
+	__u16 flags;
 };
 
 enum action_kind {
@@ -484,7 +490,7 @@ struct node {
 	__u32 capture;      /* vport whose packets are copied to user space; 0: none */
 	__u32 capture_length;
 	__u32 nat_count;
-	__u32 underlay_family;
+	__u32 underlay_family; /* for earlier versions' programs, which read no other tunnel packets */
 	__u32 host_ifindex; /* the uplink that carries this machine's own traffic */
 	struct nat_prefix nat[MAX_NAT];
 	__u32 bridged;      /* 1: there are uplinks of a bridge */
@@ -778,6 +784,7 @@ struct watch_counters {
 #define ASLEEP_TAKEN  1
 #define ASLEEP_COUNTS 2
 #define GIST_PORT       270
+#define MEASURE_PORT    862 /* STAMP, RFC 8762 */
 
 struct punt {
 	__u32 ifindex; /* this end's; 0: there is no port */

@@ -9,7 +9,8 @@
  *
  * and at tc egress of an uplink that carries this machine's own traffic. It is
  * one because the verifier looks at every function once for each program. Beside
- * it, the fast path stands at XDP of uplinks (lib/fast.h).
+ * it, the fast path stands at XDP of uplinks (lib/fast.h), and a small program at
+ * WireGuard's device, which has no Ethernet headers.
  *
  * The way of a packet whose addresses may concern this node (lib/prefilter.h): parse, flow
  * entry, or else classify (tables, groups), send.
@@ -349,20 +350,18 @@ static __always_inline int from_tunnel(struct __sk_buff *skb, struct node *n, st
 	struct peer_ref *ref;
 	struct peer *sender;
 	struct vport *prev;
-	__u64 flags;
 	__u8 head[12];
 	int rc;
 
-	flags = n->underlay_family == FAMILY_6 ? BPF_F_TUNINFO_IPV6 : 0;
-	if (bpf_skb_get_tunnel_key(skb, key, TUNNEL_KEY_SIZE, flags))
-		return drop(p, DROP_TUNNEL_SOURCE);
 	__builtin_memset(&p->akey, 0, sizeof(p->akey));
-	if (flags) {
+	if (!bpf_skb_get_tunnel_key(skb, key, TUNNEL_KEY_SIZE, 0)) {
+		p->akey.family = FAMILY_4;
+		map_v4(p->akey.addr, bpf_htonl(key->remote_ipv4));
+	} else if (!bpf_skb_get_tunnel_key(skb, key, TUNNEL_KEY_SIZE, BPF_F_TUNINFO_IPV6)) {
 		p->akey.family = FAMILY_6;
 		copy_addr(p->akey.addr, key->remote_ipv6);
 	} else {
-		p->akey.family = FAMILY_4;
-		map_v4(p->akey.addr, bpf_htonl(key->remote_ipv4));
+		return drop(p, DROP_TUNNEL_SOURCE);
 	}
 	if (key->tunnel_ttl != 255)
 		return drop(p, DROP_TUNNEL_SOURCE);
@@ -377,7 +376,7 @@ static __always_inline int from_tunnel(struct __sk_buff *skb, struct node *n, st
 		secret = sender->secret;
 	} else { /* the vport is another's, or not known here */
 		ref = bpf_map_lookup_elem(&peer_addrs, &p->akey);
-		if (!ref)
+		if (!ref || (ref->flags & PEER_QUERIES))
 			return drop(p, DROP_TUNNEL_SOURCE);
 		secret = ref->secret;
 		peer = ref->slot;
@@ -417,6 +416,7 @@ __noinline int check_underlay(struct __sk_buff *skb)
 	struct addr_key from = {}, to = {};
 	struct node *n = this_node();
 	__u8 head[16] = {}; /* UDP and VXLAN headers */
+	struct peer_ref *ref;
 	__u32 l4 = ETH_HLEN;
 	__u8 near = 0;
 	__be16 type;
@@ -449,12 +449,15 @@ __noinline int check_underlay(struct __sk_buff *skb)
 	}
 	if (bpf_skb_load_bytes(skb, l4, head, sizeof(head)) && bpf_skb_load_bytes(skb, l4, head, 4))
 		return UNDERLAY_OTHER;
-	near = near && skb->ingress_ifindex;
+	ref = near && skb->ingress_ifindex ? bpf_map_lookup_elem(&peer_addrs, &from) : NULL;
+	if (ref && (ref->flags & PEER_INSIDE)) /* in clear text anybody could say it */
+		ref = NULL;
 	if (bpf_ntohs(*(__be16 *)(head + 2)) != n->tunnel_port) /* perhaps a reply to this node's agent */
-		return near && bpf_ntohs(*(__be16 *)head) == n->tunnel_port && bpf_map_lookup_elem(&peer_addrs, &from) ?
-			UNDERLAY_PASSES : UNDERLAY_OTHER;
-	if (near && bpf_map_lookup_elem(&peer_addrs, &from))
-		return *(__u32 *)(head + 12) & bpf_htonl(0xffffff00) ? UNDERLAY_PASSES : UNDERLAY_PROBE;
+		return ref && bpf_ntohs(*(__be16 *)head) == n->tunnel_port ? UNDERLAY_PASSES : UNDERLAY_OTHER;
+	if (ref && !(*(__u32 *)(head + 12) & bpf_htonl(0xffffff00)))
+		return UNDERLAY_PROBE;
+	if (ref && !(ref->flags & PEER_QUERIES))
+		return UNDERLAY_PASSES;
 	/* What came in nowhere is this machine's own, or of no address of its, and left alone. */
 	if (skb->ifindex == n->host_ifindex && (!skb->ingress_ifindex || bpf_map_lookup_elem(&locals, &from)) &&
 	    bpf_map_lookup_elem(&peer_addrs, &to))
@@ -500,6 +503,42 @@ static __always_inline int at_device(struct __sk_buff *skb, struct pkt *p, int w
 	if (port->kind == PORT_INSTANCE)
 		return from_instance(skb, n, p, port);
 	return at_uplink(skb, n, p, port);
+}
+
+/*
+ * What comes out of WireGuard's device, without Ethernet header, from a node that has a key: IPv6
+ * from its own address there, as WireGuard has checked. A node may ask, reply and send tunnel
+ * packets to the tunnel port, and be asked by ICMP and by STAMP; no other service of this machine
+ * is open to it.
+ */
+SEC("tc")
+int onpath_inside(struct __sk_buff *skb)
+{
+	struct node *n = this_node();
+	struct addr_key from = {};
+	struct peer_ref *ref;
+	__u8 head[16] = {};
+	struct ipv6hdr h;
+	__u16 to;
+
+	if (!n || skb->protocol != bpf_htons(ETH_P_IPV6) || bpf_skb_load_bytes(skb, 0, &h, sizeof(h)))
+		return TC_ACT_SHOT;
+	if (h.nexthdr == IPPROTO_ICMPV6)
+		return TC_ACT_UNSPEC;
+	if (h.nexthdr != IPPROTO_UDP || (bpf_skb_load_bytes(skb, sizeof(h), head, sizeof(head)) &&
+					 bpf_skb_load_bytes(skb, sizeof(h), head, 8)))
+		return TC_ACT_SHOT;
+	to = bpf_ntohs(*(__be16 *)(head + 2));
+	if (to == MEASURE_PORT || bpf_ntohs(*(__be16 *)head) == MEASURE_PORT)
+		return TC_ACT_UNSPEC;
+	from.family = FAMILY_6;
+	copy_addr(from.addr, &h.saddr);
+	ref = h.hop_limit == 255 ? bpf_map_lookup_elem(&peer_addrs, &from) : NULL;
+	if (!ref || !(ref->flags & PEER_INSIDE))
+		return TC_ACT_SHOT;
+	if (to != n->tunnel_port)
+		return bpf_ntohs(*(__be16 *)head) == n->tunnel_port ? TC_ACT_UNSPEC : TC_ACT_SHOT;
+	return *(__u32 *)(head + 12) & bpf_htonl(0xffffff00) ? TC_ACT_UNSPEC : reply_inside(skb);
 }
 
 SEC("xdp.frags")

@@ -17,6 +17,7 @@ import (
 	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/cli/config"
 	"github.com/onpath/onpath/engine"
+	"github.com/onpath/onpath/internal/wireguard"
 	"github.com/onpath/onpath/runtime/relay"
 )
 
@@ -69,6 +70,21 @@ func newRelay(*global) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&socket, "socket", "", "unix socket for the agent")
+	_ = c.MarkFlagRequired("socket")
+	return c
+}
+
+// newWireGuard is the process that has a node's device of WireGuard; the agent starts it.
+func newWireGuard(*global) *cobra.Command {
+	var socket, device string
+	var mtu int
+	c := &cobra.Command{
+		Use: "wireguard", Short: "Have a device of WireGuard, as the agent tells", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return wireguard.Serve(c.Context(), socket, device, mtu) },
+	}
+	c.Flags().StringVar(&socket, "socket", "", "unix socket for the agent")
+	c.Flags().StringVar(&device, "device", onpath.WireGuardDevice, "name of the device")
+	c.Flags().IntVar(&mtu, "mtu", onpath.MinMTU, "its MTU")
 	_ = c.MarkFlagRequired("socket")
 	return c
 }

@@ -94,7 +94,7 @@ var commands = []func(*global) *cobra.Command{
 	newLogCommand, newAudit,
 	newDrain, newCordon, newUncordon, newMove, newCapacity, newAccount, newInvoice, newLedger,
 	newToken, newRevoke, newRotate, newJoin, newLab,
-	newRelay, newUp, newServer, newBackup, newRestore, newNode, newDoctor, newSchema, newVersion, newMan,
+	newRelay, newWireGuard, newUp, newServer, newBackup, newRestore, newNode, newDoctor, newSchema, newVersion, newMan,
 	newCatalogue, newImages, newWanopt, newDemo, newBench, newFunction, newSignal, newPublisher,
 }
 

@@ -27,7 +27,7 @@ func (c *Controller) NodeConnected(h onpath.NodeHello) {
 	notAfter(&h.Report, old.Report, c.o.Clock())
 	st.connected, st.told, st.grant = true, true, h.Grant
 	st.connectedAt = c.o.Clock()
-	st.state = plan.NodeState{Report: &h.Report, Seen: c.o.Clock(), Acked: h.Plan}
+	st.state = plan.NodeState{Report: &h.Report, Seen: c.o.Clock(), From: h.Seen, Acked: h.Plan}
 	there, known := c.core.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: h.Node}].(*onpath.Node)
 	st.foreign = foreign(h.Plan, c.core.settings.Store, known) &&
 		!(known && conditionOf(there.Status.Conditions, onpath.ConditionAccepted).Status == onpath.True)

@@ -21,6 +21,7 @@ import (
 	"github.com/onpath/onpath/node/meter"
 	"github.com/onpath/onpath/node/peers"
 	"github.com/onpath/onpath/node/punt"
+	"github.com/onpath/onpath/node/tunnel"
 	"github.com/onpath/onpath/node/wiring"
 )
 
@@ -95,6 +96,7 @@ type Agent struct {
 	plans     *plans
 	opt       Options
 	peers     *peers.Peers
+	tunnels   *tunnel.Tunnels
 	instances *instance.Set
 	meters    *meter.Meters
 	flows     *meter.Flows
@@ -153,7 +155,7 @@ func New(o Options) (*Agent, error) {
 	a.meters, a.flows = meter.New(a.part), meter.NewFlows(a.part)
 	a.rounds, a.plans = base.NewRounds(), &plans{}
 	forwarding := &wiring.Forwarding{Dir: a.part.Dir}
-	a.peers = peers.New(a.part, a.rounds)
+	a.peers, a.tunnels = peers.New(a.part, a.rounds), tunnel.New(a.part, a.rounds)
 	a.machine = machine.New(a.part, a.rounds, machine.Options{Spec: o.Spec, SetForwarding: o.SetForwarding})
 	a.exempt = machine.NewExempt(a.part, a.rounds, a.machine, a.up)
 	a.punts = punt.New()
@@ -213,8 +215,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.instances.Open(ctx); err != nil {
 		return err
 	}
+	if err := a.tunnels.Open(); err != nil {
+		a.part.Log.Error("the node can have no tunnels by WireGuard", "err", err)
+	}
 	if saved != nil {
 		a.plans.restore(saved)
+		a.tunnels.Follow(saved.Wanted)
 		a.machine.Restore(a.plans.get().inForce)
 		a.machine.Follow(saved.Wanted)
 		a.exempt.Follow(saved.Wanted)
@@ -227,6 +233,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.reconcile()
 	a.part.Go(a.machine.Watch)
 	a.part.Go(a.peers.Run)
+	a.part.Go(a.tunnels.Run)
 	a.part.Go(func(ctx context.Context) { meter.WatchNewFlows(ctx, a.part) })
 	a.part.Go(a.instances.Run)
 	a.part.Go(a.retryPlan)

@@ -22,6 +22,7 @@ import (
 	"github.com/onpath/onpath/node/meter"
 	"github.com/onpath/onpath/node/notify"
 	"github.com/onpath/onpath/node/peers"
+	"github.com/onpath/onpath/node/tunnel"
 	"github.com/onpath/onpath/node/wiring"
 )
 
@@ -86,6 +87,7 @@ func Off(ctx context.Context, o OffOptions) (removed []string, err error) {
 		off.step(p.Found, p.What, func() error { return p.Remove(ctx) })
 	}
 	off.guard()
+	off.tunnels()
 	off.wires()
 	off.folder()
 	if len(wire) > 0 {
@@ -145,6 +147,12 @@ func (f *off) guard() {
 		return // a kernel without nftables needs none
 	}
 	f.step(found, "the guard of its uplinks (table inet "+machine.GuardTable+")", func() error { return err })
+}
+
+// tunnels removes the device of WireGuard, its process and its key.
+func (f *off) tunnels() {
+	found, err := tunnel.Remove(f.dir, f.o.NetNS)
+	f.step(found, "the tunnels by WireGuard (device "+onpath.WireGuardDevice+")", func() error { return err })
 }
 
 // wires removes devices and namespaces, found by record, by alias and by name.

@@ -49,9 +49,10 @@ func (a *Agent) Report() onpath.NodeReport {
 		Capacity: m.Capacity, UnderlayMTU: m.UnderlayMTU, UnderlayDevice: m.UnderlayDevice, NoHostImage: !a.opt.HostImage,
 		Blocks: a.opt.Blocks, Knows: onpath.Abilities(),
 		Addresses: m.Addresses, Conditions: slices.Clone(m.Conditions), Paths: a.flows.OfPaths(p.inForce),
-		Unreachable: a.peers.Unreachable(), Distances: a.peers.Distances(),
+		Unreachable: a.peers.Unreachable(), Distances: a.peers.Distances(), Indirect: a.peers.Indirect(),
 		Leases: a.leases.Reports(),
 	}
+	a.tunnels.Report(&r)
 	planned := map[string]bool{}
 	if p.wanted != nil {
 		for _, in := range p.wanted.Instances {

@@ -85,6 +85,7 @@ func (a *Agent) setPlan(ctx context.Context, p *onpath.NodePlan, again *refusal)
 	if err := savePlan(a.part.Dir, savedPlan{Node: a.opt.Name, Wanted: p, InForce: here.inForce}); err != nil {
 		return err
 	}
+	a.tunnels.Follow(p)
 	a.peers.Follow(p)
 	a.plans.want(p)
 	a.exempt.Follow(p)

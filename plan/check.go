@@ -188,6 +188,10 @@ func (w checker) checkUnderlay(n *node) (errs onpath.Errors) {
 		}
 		a, b := n.obj.Spec.Underlay, m.obj.Spec.Underlay
 		switch {
+		case a.Tunnel != b.Tunnel && isOne(a.Tunnel) && isOne(b.Tunnel):
+			errs = append(errs, fault(n.obj, onpath.CodeInvalid, "spec.underlay.tunnel", fmt.Sprintf("write %s, or auto", b.Tunnel),
+				"node %s of the cloudlet has %s: two nodes need the same", m.name, b.Tunnel))
+		case a.Address == b.Address && chooseTunnel(n, m).WireGuard: // behind NAT two networks may have the same
 		case a.Address == b.Address:
 			errs = append(errs, fault(n.obj, onpath.CodeInvalid, "spec.underlay.address", "", "node %s has %s already", m.name, a.Address))
 		case a.Address.Is4() != b.Address.Is4():

@@ -16,6 +16,7 @@ type index struct {
 	sends   map[send]bool
 	edge    onpath.VportID
 	secrets map[string]uint32        // by peer
+	inside  map[string]*onpath.Peer  // peers by WireGuard
 	parts   map[onpath.PathID]*parts // made when they are first asked for
 }
 
@@ -41,6 +42,7 @@ func indexOf(p *onpath.NodePlan) *index {
 		plan: p, local: map[onpath.VportID]*onpath.Vport{}, remote: map[onpath.VportID]bool{}, vports: map[onpath.VportID]*onpath.Vport{},
 		paths: map[onpath.PathID]*onpath.Path{}, groups: map[onpath.GroupID]*onpath.Group{},
 		tables: map[onpath.TableID]*onpath.Table{}, peers: map[string]bool{}, sends: map[send]bool{}, secrets: map[string]uint32{},
+		inside: map[string]*onpath.Peer{},
 	}
 	for i := range d.Vports {
 		v := &d.Vports[i]
@@ -66,9 +68,13 @@ func indexOf(p *onpath.NodePlan) *index {
 			}
 		}
 	}
-	for _, p := range d.Peers {
+	for i := range d.Peers {
+		p := &d.Peers[i]
 		x.peers[p.Node] = true
 		x.secrets[p.Node] = p.Secret
+		if p.Inside {
+			x.inside[p.Node] = p
+		}
 	}
 	if d.Edge != nil {
 		x.edge = d.Edge.Vport

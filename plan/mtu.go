@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan/tunnel"
 )
 
 // What a tunnel adds to an IP packet, in bytes: outer IP, UDP, VXLAN and the
@@ -32,6 +33,9 @@ func (n *node) underlayMTU() int {
 // tunnelMTU is the largest IP packet that the node can send or receive through
 // a tunnel.
 func (n *node) tunnelMTU() int {
+	if n.encrypts {
+		return n.underlayMTU() - tunnel.Overhead(n.obj.Spec.Underlay.Address.Is4()) - overhead6
+	}
 	if n.obj.Spec.Underlay.Address.Is4() {
 		return n.underlayMTU() - overhead4
 	}

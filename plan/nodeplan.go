@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan/tunnel"
 )
 
 // make plans for all nodes that have been heard of.
@@ -157,6 +158,9 @@ func (b *builder) plan() *onpath.NodePlan {
 	b.addClassifiers()
 	d := &p.Datapath
 	d.Node, d.Underlay, d.Peers, d.Edge = b.n.name, b.n.obj.Spec.Underlay, b.peers(), b.edge()
+	if slices.ContainsFunc(d.Peers, func(p onpath.Peer) bool { return p.Inside }) {
+		d.Inside = tunnel.Inside(b.w.set.Secret, b.n.name)
+	}
 	d.Vports = orNone(b.vports)
 	slices.SortFunc(d.Vports, func(x, y onpath.Vport) int { return cmp.Compare(x.ID, y.ID) })
 	d.Tables, d.Groups = orNone(b.tables), orNone(b.groups)
@@ -579,10 +583,7 @@ func (b *builder) peers() []onpath.Peer {
 		if m == b.n || !m.obj.Spec.Underlay.Address.IsValid() || !speak(b.n, m) {
 			continue
 		}
-		out = append(out, onpath.Peer{
-			Node: m.name, Address: m.obj.Spec.Underlay.Address, Port: port(m.obj.Spec.Underlay),
-			Secret: b.w.secret(b.n, m), MTU: min(b.n.underlayMTU(), m.underlayMTU()),
-		})
+		out = append(out, b.peer(m))
 	}
 	slices.SortFunc(out, func(x, y onpath.Peer) int { return cmp.Compare(x.Node, y.Node) })
 	b.peerList = out

@@ -50,6 +50,8 @@ type NodeState struct {
 	// Report is its last one; Seen is when it came.
 	Report *onpath.NodeReport
 	Seen   time.Time
+	// From is the address from which its session came; zero: it is on the server's machine.
+	From netip.Addr
 	// Acked is the plan in force on the node, nil if none.
 	Acked *onpath.NodePlan
 	// Sent are the plans pushed since, oldest first: each may be in force, or

@@ -149,7 +149,7 @@ func withoutOld(list []onpath.Condition, r *onpath.NodeReport) []onpath.Conditio
 		return list // it has not looked yet
 	}
 	return slices.DeleteFunc(slices.Clone(list), func(c onpath.Condition) bool {
-		return !slices.Contains(ownConditions, c.Type) &&
+		return !slices.Contains(ownConditions, c.Type) && !strings.HasPrefix(c.Type, onpath.ConditionTunnel) &&
 			!slices.ContainsFunc(r.Conditions, func(have onpath.Condition) bool { return have.Type == c.Type })
 	})
 }
@@ -195,7 +195,7 @@ func (w *teller) nodeStatus(n *node) {
 	} else {
 		st.Conditions = slices.DeleteFunc(slices.Clone(st.Conditions), func(c onpath.Condition) bool { return c.Type == "Gateway" })
 	}
-	st.Conditions = leaseCondition(w, n, st.Conditions)
+	st.Conditions = tunnelConditions(w.world, n, leaseCondition(w, n, st.Conditions))
 	st.Ready = ok
 	st.Conditions = w.condition(w.drained(n, st.Conditions), "Ready", ok, reason, message)
 	if st.Ready != o.Status.Ready {

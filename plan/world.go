@@ -84,6 +84,7 @@ type cloudlet struct {
 	vports         int               // of its instances, with those just created
 	crowded        map[*chain]string // why there is no room for a chain's new path
 	alone          []*node           // their data paths may go on without their agents
+	mixed          bool              // VXLAN may not do for all pairs of its nodes
 }
 
 type node struct {
@@ -108,6 +109,8 @@ type node struct {
 	unbelieved string
 	// unlent is why it has fewer addresses for publishers' servers than its operator says.
 	unlent string
+	// encrypts: it reaches another one of its cloudlet by WireGuard.
+	encrypts bool
 }
 
 // member names a deployment's instances in one cloudlet.
@@ -322,6 +325,7 @@ func (w *world) addNodes() {
 	}
 	w.inOrder = slices.SortedFunc(maps.Values(w.cloudlets), func(a, b *cloudlet) int { return cmp.Compare(a.name, b.name) })
 	for _, c := range w.cloudlets {
+		c.findTunnels()
 		c.chooseGateway()
 		c.findShared()
 		c.findDead()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"sort"
 	"sync"
 	"time"
@@ -34,7 +35,7 @@ type Peer struct {
 	Credential string
 	// Grant is what the machine may say of itself; nil: anything.
 	Grant *onpath.NodeGrant
-	// Address is for people.
+	// Address is where the session comes from: ADDRESS:PORT, or for people.
 	Address string
 }
 
@@ -189,6 +190,9 @@ func (h *Hub) greet(mux *yamux.Session, who Peer) (*conn, *onpath.NodeHello, err
 		}
 	}
 	m.Hello.Grant = who.Grant
+	if from, err := netip.ParseAddrPort(who.Address); err == nil {
+		m.Hello.Seen = from.Addr().Unmap().WithZone("")
+	}
 	var clocks clocks
 	clocks.hear(m.Time, h.clock())
 	clocks.report(&m.Hello.Report)

@@ -49,30 +49,31 @@ __noinline int put_state(struct __sk_buff *skb, __u32 l4, __u32 at)
 	return put_word(skb, l4, at, word, (word & bpf_htonl(0xffffff00)) | bpf_htonl(state_of(bpf_ntohl(word) >> 8)));
 }
 
-/* Who sent the query, pkt.akey, and where its UDP header is, pkt.l4. */
-static __always_inline int read_querier(struct __sk_buff *skb, struct pkt *p)
+/* Who sent the query, pkt.akey, and where its UDP header is, pkt.l4. l3 is where the IP header
+ * is. */
+static __always_inline int read_querier(struct __sk_buff *skb, struct pkt *p, const __u32 l3)
 {
 	__be32 source;
 	__u8 first;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &first, 1))
+	if (bpf_skb_load_bytes(skb, l3, &first, 1))
 		return -1;
 	__builtin_memset(&p->akey, 0, sizeof(p->akey));
 	if (first >> 4 == 6) {
-		p->l4 = ETH_HLEN + sizeof(struct ipv6hdr);
+		p->l4 = l3 + sizeof(struct ipv6hdr);
 		p->akey.family = FAMILY_6;
-		return bpf_skb_load_bytes(skb, ETH_HLEN + 8, p->akey.addr, 16);
+		return bpf_skb_load_bytes(skb, l3 + 8, p->akey.addr, 16);
 	}
-	p->l4 = ETH_HLEN + (first & 0xf) * 4;
+	p->l4 = l3 + (first & 0xf) * 4;
 	p->akey.family = FAMILY_4;
-	if (bpf_skb_load_bytes(skb, ETH_HLEN + 12, &source, 4))
+	if (bpf_skb_load_bytes(skb, l3 + 12, &source, 4))
 		return -1;
 	map_v4(p->akey.addr, source);
 	return 0;
 }
 
 /* Send the query back with the states filled in. */
-__noinline int reply_probe(struct __sk_buff *skb)
+static __always_inline int reply_from(struct __sk_buff *skb, const __u32 l3)
 {
 	struct pkt *p = packet();
 	struct peer_ref *peer;
@@ -82,7 +83,7 @@ __noinline int reply_probe(struct __sk_buff *skb)
 
 	if (!p)
 		return TC_ACT_SHOT;
-	if (read_querier(skb, p))
+	if (read_querier(skb, p, l3))
 		return drop(p, DROP_MALFORMED);
 	peer = bpf_map_lookup_elem(&peer_addrs, &p->akey);
 	if (!peer)
@@ -103,11 +104,16 @@ __noinline int reply_probe(struct __sk_buff *skb)
 	__builtin_memcpy(&word, w, 4);
 	w[3] = PROBE_REPLY;
 	if (put_word(skb, l4, body + offsetof(struct probe, secret), word, *(__u32 *)w) ||
-	    exchange(skb, 0, 6, 6) || exchange(skb, l4, l4 + 2, 2))
+	    (l3 && exchange(skb, 0, 6, 6)) || exchange(skb, l4, l4 + 2, 2))
 		return drop(p, DROP_MALFORMED);
-	if (v6 ? exchange(skb, ETH_HLEN + 8, ETH_HLEN + 24, 16) : exchange(skb, ETH_HLEN + 12, ETH_HLEN + 16, 4))
+	if (v6 ? exchange(skb, l3 + 8, l3 + 24, 16) : exchange(skb, l3 + 12, l3 + 16, 4))
 		return drop(p, DROP_MALFORMED);
 	return bpf_redirect(skb->ifindex, 0);
 }
+
+__noinline int reply_probe(struct __sk_buff *skb) { return reply_from(skb, ETH_HLEN); }
+
+/* A query inside WireGuard, whose device has no Ethernet header. */
+__noinline int reply_inside(struct __sk_buff *skb) { return reply_from(skb, 0); }
 
 #endif

@@ -261,9 +261,16 @@ type peerValue struct {
 	MTU    uint32
 }
 
+// What a peerRef's Flags say.
+const (
+	peerInside  = 1 // its words are for inside WireGuard alone
+	peerQueries = 2 // nothing but queries comes from there
+)
+
 type peerRef struct {
 	Secret uint32
-	Slot   uint32
+	Slot   uint16
+	Flags  uint16
 }
 
 // tableValue says where a table is.

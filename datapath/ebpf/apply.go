@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -107,8 +108,8 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 	if err != nil {
 		return err
 	}
-	if now.underlay == 0 {
-		c = c.WithoutUnderlay()
+	if now.underlay == 0 || now.inside == 0 {
+		c = c.WithoutPeers(now.lacks)
 	}
 	if err := d.link(c); err != nil {
 		return err
@@ -176,16 +177,16 @@ func (d *Driver) devicesFor(c *onpath.DatapathConfig) (*kernel, error) {
 		}
 	}
 	if len(c.Peers) > 0 && c.Underlay.Address.IsValid() {
-		now.findUnderlay(c.Underlay)
+		now.findUnderlay(c)
 	}
-	if now.underlay == 0 {
+	if now.underlay == 0 && now.inside == 0 {
 		// The program stays on what there may be of a tunnel: without it the kernel
 		// itself would take what comes there.
 		now.tunnel = now.devices[tunnelDevice].index
 	} else if err := now.needTunnel(d.ns.nl, tunnelPort(c.Underlay)); err != nil {
 		return nil, err
 	}
-	d.tellUnderlay(c, now.underlay != 0)
+	d.tellUnderlay(c, !slices.ContainsFunc(c.Peers, now.lacks))
 	if c.Edge == nil {
 		return now, nil
 	}
@@ -202,14 +203,14 @@ func (d *Driver) devicesFor(c *onpath.DatapathConfig) (*kernel, error) {
 // tellUnderlay logs that peers count as lost because the underlay's address is not
 // there, and the end of that.
 func (d *Driver) tellUnderlay(c *onpath.DatapathConfig, there bool) {
-	missing := !there && len(c.Peers) > 0
 	switch {
-	case missing && !d.alone:
-		d.opts.Log.Warn("no device has the underlay address: other nodes' instances count as lost", "address", c.Underlay.Address)
+	case !there && !d.alone:
+		d.opts.Log.Warn("no device has the underlay address, or the one inside WireGuard: other nodes' instances count as lost",
+			"address", c.Underlay.Address, "inside", c.Inside)
 	case d.alone && there:
-		d.opts.Log.Info("the underlay address is there again", "address", c.Underlay.Address)
+		d.opts.Log.Info("the underlay address is there again", "address", c.Underlay.Address, "inside", c.Inside)
 	}
-	d.alone = missing
+	d.alone = !there
 }
 
 // supported refuses uplinks that do not fit together.

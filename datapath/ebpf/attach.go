@@ -19,10 +19,12 @@ import (
 // link, named after hook and device; without, a filter of the device's clsact
 // queue.
 type attachments struct {
-	dir   string
-	ns    *namespace
-	prog  *ebpf.Program
-	fast  *ebpf.Program // nil: the kernel would not have it
+	dir  string
+	ns   *namespace
+	prog *ebpf.Program
+	// inside is for hookInside, fast for hookFast; nil: the kernel would not have it.
+	inside, fast *ebpf.Program
+
 	links map[attachment]link.Link
 	// older are links where the program of an older version goes on until attach.
 	older map[attachment]bool
@@ -36,7 +38,8 @@ const (
 	hookIngress     hook = "ingress"
 	hookPromiscuous hook = "promiscuous" // ingress of a device that takes frames for anyone
 	hookEgress      hook = "egress"
-	hookFast        hook = "fast" // XDP, before all others
+	hookInside      hook = "inside" // ingress of WireGuard's device, whose packets have no Ethernet header
+	hookFast        hook = "fast"   // XDP, before all others
 )
 
 type attachment struct {
@@ -87,8 +90,9 @@ func (a attachment) setPromiscuous(nl *netlink.Handle, on bool) error {
 
 // openAttachments takes over the pinned links and gives them our program, or with
 // later leaves them theirs until they are attached.
-func openAttachments(dir string, ns *namespace, prog, fast *ebpf.Program, later bool) (*attachments, error) {
-	as := &attachments{dir: dir, ns: ns, prog: prog, fast: fast, links: map[attachment]link.Link{}, older: map[attachment]bool{}}
+func openAttachments(dir string, ns *namespace, programs map[string]*ebpf.Program, later bool) (*attachments, error) {
+	as := &attachments{dir: dir, ns: ns, prog: programs[program], inside: programs[insideProgram], fast: programs[fastProgram],
+		links: map[attachment]link.Link{}, older: map[attachment]bool{}}
 	files, err := filepath.Glob(filepath.Join(dir, "link-*"))
 	if err != nil {
 		return nil, err
@@ -124,8 +128,11 @@ func openAttachments(dir string, ns *namespace, prog, fast *ebpf.Program, later 
 
 // program is what runs at an attachment.
 func (as *attachments) program(a attachment) *ebpf.Program {
-	if a.hook == hookFast {
+	switch a.hook {
+	case hookFast:
 		return as.fast
+	case hookInside:
+		return as.inside
 	}
 	return as.prog
 }
@@ -137,7 +144,7 @@ func parseLinkFile(name string) (attachment, bool) {
 	}
 	n, err := strconv.Atoi(parts[2])
 	h := hook(parts[1])
-	return attachment{h, n}, err == nil && (h == hookIngress || h == hookPromiscuous || h == hookEgress || h == hookFast)
+	return attachment{h, n}, err == nil && (h == hookIngress || h == hookPromiscuous || h == hookEgress || h == hookInside || h == hookFast)
 }
 
 // attach puts the program on a device unless it is there.
@@ -159,7 +166,7 @@ func (as *attachments) attach(a attachment) error {
 	if as.noTCX {
 		return as.attachFilter(a)
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: a.ifindex, Program: as.prog, Attach: a.tcx(), Anchor: link.Head()})
+	l, err := link.AttachTCX(link.TCXOptions{Interface: a.ifindex, Program: as.program(a), Attach: a.tcx(), Anchor: link.Head()})
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		as.noTCX = true
 		return as.attachFilter(a)
@@ -280,7 +287,7 @@ func (as *attachments) attachFilter(a attachment) error {
 	}
 	f := &netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{LinkIndex: a.ifindex, Parent: a.parent(), Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1},
-		Fd:          as.prog.FD(), Name: a.filter(), DirectAction: true,
+		Fd:          as.program(a).FD(), Name: a.filter(), DirectAction: true,
 	}
 	if err := as.ns.nl.FilterReplace(f); err != nil {
 		return fmt.Errorf("attach to %s of device %d: %w", a.hook, a.ifindex, err)

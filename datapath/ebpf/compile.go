@@ -164,15 +164,24 @@ func (k *compiler) adoptUntil(p *onpath.Path, old pathValue) uint64 {
 func (k *compiler) pathSlot(p onpath.PathID) uint16 { return uint16(k.s.paths.of[p]) }
 
 func (k *compiler) allPeers() error {
+	at := func(a netip.Addr) addrKey { return addrKey{wide(a.Unmap()), uint32(family(a.Unmap()))} }
 	for _, p := range k.c.Peers {
-		key := addrKey{wide(p.Address.Unmap()), uint32(family(p.Address.Unmap()))}
+		key := at(p.Address)
 		slot, _, err := k.s.peers.take(key)
 		if err != nil {
 			return err
 		}
 		k.peers[p.Node] = slot
 		k.st.peers[slot] = peerValue{Addr: key.Addr, Family: key.Family, Secret: p.Secret, Known: 1, MTU: inTunnel(p)}
-		k.st.peerAddrs[key] = peerRef{Secret: p.Secret, Slot: slot}
+		ref := peerRef{Secret: p.Secret, Slot: uint16(slot)}
+		if p.Inside {
+			ref.Flags = peerInside
+		}
+		k.st.peerAddrs[key] = ref
+		if p.Direct.IsValid() {
+			ref.Flags = peerQueries
+			k.st.peerAddrs[at(p.Direct)] = ref
+		}
 	}
 	return nil
 }
@@ -224,6 +233,9 @@ func (k *compiler) edge() error {
 	}
 	if k.now.underlay != 0 {
 		k.st.attach[attachment{hookIngress, k.now.underlay}] = true
+	}
+	if k.now.inside != 0 {
+		k.st.attach[attachment{hookInside, k.now.inside}] = true
 	}
 	e := k.c.Edge
 	if e == nil {

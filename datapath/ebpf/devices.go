@@ -34,7 +34,7 @@ type kernel struct {
 	holders          map[netip.Addr]int // ifindex of the first device with it
 	broadcasts       []netip.Addr       // of the subnets
 	tunnel, underlay int                // ifindex; 0: none
-	punt             int                // likewise: of the punt port
+	punt, inside     int                // likewise: of the punt port, of WireGuard
 	underlayDevice   device
 }
 
@@ -97,14 +97,26 @@ func dump[T any](list func() ([]T, error)) (all []T, err error) {
 	return all, err
 }
 
-// findUnderlay finds the device that has the underlay's address, if there is one.
-func (k *kernel) findUnderlay(u onpath.Underlay) {
-	k.underlay = k.holders[u.Address.Unmap()]
+// findUnderlay finds the devices that have the underlay's address and the one inside
+// WireGuard, if there are any.
+func (k *kernel) findUnderlay(c *onpath.DatapathConfig) {
+	k.underlay = k.holders[c.Underlay.Address.Unmap()]
+	if c.Inside.IsValid() && k.holders[c.Inside] == k.devices[onpath.WireGuardDevice].index {
+		k.inside = k.holders[c.Inside]
+	}
 	for _, d := range k.devices {
 		if d.index == k.underlay {
 			k.underlayDevice = d
 		}
 	}
+}
+
+// lacks reports whether there is no device by which a peer is reached.
+func (k *kernel) lacks(p onpath.Peer) bool {
+	if p.Inside {
+		return k.inside == 0
+	}
+	return k.underlay == 0
 }
 
 // needTunnel makes the tunnel device, or keeps it if it is as it should be.

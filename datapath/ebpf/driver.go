@@ -175,7 +175,7 @@ func (d *Driver) open() error {
 		return err
 	}
 	err = d.ns.do(func() error {
-		d.att, err = openAttachments(d.opts.dir(), d.ns, c.Programs[program], c.Programs[fastProgram], succession != nil)
+		d.att, err = openAttachments(d.opts.dir(), d.ns, c.Programs, succession != nil)
 		if d.att != nil && d.opts.NoTCX {
 			d.att.noTCX = true
 		}

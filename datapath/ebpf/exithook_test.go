@@ -1,6 +1,7 @@
 package ebpf_test
 
 import (
+	"net/netip"
 	"os"
 	"os/exec"
 	"testing"
@@ -20,7 +21,7 @@ func TestCloseAtExit(t *testing.T) {
 	}
 	apply := func() { c.apply(toServers(), nil, element(17, 17, 18, 18, 19, 19)) }
 	apply()
-	talk, err := c.nodes["gw"].dp.ProbePeers(c.nodes["gw"].underlay)
+	talk, err := c.nodes["gw"].dp.ProbePeers(c.nodes["gw"].underlay, netip.Addr{})
 	c.must(err)
 	defer talk.Close()
 	number := uint64(0)

@@ -26,6 +26,9 @@ const program = "onpath_steer"
 // fastProgram is the fast path of bpf/lib/fast.h, at XDP.
 const fastProgram = "onpath_fast"
 
+// insideProgram stands at WireGuard's device.
+const insideProgram = "onpath_inside"
+
 // The maps with flow entries; their names end with the version of the layout.
 const (
 	flowsMap   = "flows_v2"

@@ -23,21 +23,24 @@ const (
 var _ onpath.PeerProber = (*Driver)(nil)
 
 // ProbePeers implements onpath.PeerProber.
-func (d *Driver) ProbePeers(from netip.Addr) (onpath.PeerConversation, error) {
-	c := &conversation{peers: map[netip.Addr]onpath.Peer{}}
+func (d *Driver) ProbePeers(from, inside netip.Addr) (onpath.PeerConversation, error) {
+	c := &conversation{peers: map[netip.Addr]onpath.Peer{}, fd: -1, inside: -1}
 	err := d.ns.do(func() (err error) {
-		c.fd, err = probeSocket(from.Unmap())
+		if c.fd, err = probeSocket(from.Unmap(), false); err == nil && inside.IsValid() {
+			c.inside, err = probeSocket(inside, true)
+		}
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("open a socket on the underlay address %s to probe peers: %w", from, err)
+		err = fmt.Errorf("open a socket on the underlay address %s to probe peers: %w", from, err)
+		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
 }
 
 // probeSocket sends from the underlay, with the hop limit that peers insist on
-// and ahead of the traffic that is probed.
-func probeSocket(from netip.Addr) (int, error) {
+// and ahead of the traffic that is probed. The address may be one that comes later.
+func probeSocket(from netip.Addr, later bool) (int, error) {
 	family := unix.AF_INET
 	if from.Is6() {
 		family = unix.AF_INET6
@@ -53,6 +56,9 @@ func probeSocket(from netip.Addr) (int, error) {
 	} else {
 		err = errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TTL, 255),
 			unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TOS, class))
+	}
+	if later {
+		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1))
 	}
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PRIORITY, 6)
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1<<20)
@@ -70,11 +76,12 @@ func sockaddr(a netip.Addr, port uint16) unix.Sockaddr {
 	return &unix.SockaddrInet6{Addr: a.As16(), Port: int(port)}
 }
 
-// conversation is an onpath.PeerConversation over one socket.
+// conversation is an onpath.PeerConversation over one socket on the underlay, and one inside
+// WireGuard.
 type conversation struct {
-	fd    int
-	peers map[netip.Addr]onpath.Peer // that were asked
-	buf   [probeHead + 4*probeVports]byte
+	fd, inside int                        // -1: none
+	peers      map[netip.Addr]onpath.Peer // that were asked
+	buf        [probeHead + 4*probeVports]byte
 }
 
 func (c *conversation) Ask(q onpath.PeerQuestion) error {
@@ -92,7 +99,11 @@ func (c *conversation) Ask(q onpath.PeerQuestion) error {
 	for i, v := range q.Vports {
 		put24(b[probeHead+4*i:], uint32(v))
 	}
-	err := unix.Sendto(c.fd, b, 0, sockaddr(to, q.Peer.Port))
+	fd := c.fd
+	if q.Peer.Inside {
+		fd = c.inside
+	}
+	err := unix.Sendto(fd, b, 0, sockaddr(to, q.Peer.Port))
 	if errors.Is(err, unix.EBADF) || errors.Is(err, unix.ENOTSOCK) {
 		return err
 	}
@@ -105,12 +116,21 @@ func get24(b []byte) uint32 { return uint32(b[0])<<16 | uint32(b[1])<<8 | uint32
 
 func (c *conversation) Replies(wait time.Duration) ([]onpath.PeerReply, error) {
 	timeout := unix.NsecToTimespec(int64(max(wait, 0)))
-	if _, err := unix.Ppoll([]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}, &timeout, nil); err != nil && !errors.Is(err, unix.EINTR) {
+	poll := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}, {Fd: int32(c.inside), Events: unix.POLLIN}}
+	if _, err := unix.Ppoll(poll, &timeout, nil); err != nil && !errors.Is(err, unix.EINTR) {
 		return nil, fmt.Errorf("wait for answers of peers: %w", err)
 	}
-	var out []onpath.PeerReply
+	out, err := c.receive(c.fd, nil)
+	if err == nil && c.inside >= 0 {
+		out, err = c.receive(c.inside, out)
+	}
+	return out, err
+}
+
+// receive adds what has come at a socket.
+func (c *conversation) receive(fd int, out []onpath.PeerReply) ([]onpath.PeerReply, error) {
 	for {
-		n, from, err := unix.Recvfrom(c.fd, c.buf[:], unix.MSG_DONTWAIT)
+		n, from, err := unix.Recvfrom(fd, c.buf[:], unix.MSG_DONTWAIT)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
 			return out, nil
@@ -157,4 +177,11 @@ func stateName(s uint8) onpath.VportState {
 	return onpath.VportClosed
 }
 
-func (c *conversation) Close() error { return unix.Close(c.fd) }
+func (c *conversation) Close() (err error) {
+	for _, fd := range []int{c.fd, c.inside} {
+		if fd >= 0 {
+			err = errors.Join(err, unix.Close(fd))
+		}
+	}
+	return err
+}

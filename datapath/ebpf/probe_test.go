@@ -44,7 +44,7 @@ func TestProbe(t *testing.T) {
 				}
 			}, element(17, 17, 18, 18))
 			c.must(c.nodes["n2"].dp.Close())
-			talk, err := c.nodes["gw"].dp.ProbePeers(addrs["gw"])
+			talk, err := c.nodes["gw"].dp.ProbePeers(addrs["gw"], netip.Addr{})
 			c.must(err)
 			defer talk.Close()
 			peer := onpath.Peer{Node: "n2", Address: addrs["n2"], Port: onpath.DefaultTunnelPort, Secret: 77}

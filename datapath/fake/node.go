@@ -105,7 +105,7 @@ func (n *Node) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
 	defer n.net.release()
 	underlay := c.Underlay.Address
 	if n.net.missing[n.name] || !underlay.IsValid() {
-		underlay, c = netip.Addr{}, c.WithoutUnderlay()
+		underlay, c = netip.Addr{}, c.WithoutPeers(func(onpath.Peer) bool { return true })
 	}
 	if other := n.net.underlay[underlay]; other != nil && other != n {
 		return onpath.Errorf(onpath.CodeInvalid, "underlay address %s belongs to node %s", c.Underlay.Address, other.name)

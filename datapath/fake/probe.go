@@ -11,7 +11,7 @@ var _ onpath.PeerProber = (*Node)(nil)
 
 // ProbePeers implements onpath.PeerProber: whom the network has cut off does not
 // answer.
-func (n *Node) ProbePeers(from netip.Addr) (onpath.PeerConversation, error) {
+func (n *Node) ProbePeers(from, _ netip.Addr) (onpath.PeerConversation, error) {
 	return &conversation{node: n, from: from}, nil
 }
 

@@ -80,6 +80,8 @@ func exemptions(u onpath.Underlay, m Sighting, control, connected []netip.AddrPo
 	if u.Address.IsValid() {
 		leave(onpath.Match{Dst: hosts([]netip.Addr{u.Address}), Protocol: []uint8{unix.IPPROTO_UDP}, DstPorts: onePort(u.Port)})
 	}
+	leave(onpath.Match{Src: here, Protocol: []uint8{unix.IPPROTO_UDP}, SrcPorts: onePort(u.WireGuardPort())})
+	leave(onpath.Match{Dst: here, Protocol: []uint8{unix.IPPROTO_UDP}, DstPorts: onePort(u.WireGuardPort())})
 	// asks has the machine ask others (nil: any) at a port, and get answers at the ports
 	// that the kernel gives to those who ask, and at more.
 	asks := func(others []netip.Prefix, protocol uint8, port uint16, more ...onpath.PortRange) {

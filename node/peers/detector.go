@@ -133,7 +133,7 @@ func (d *detector) converse(ctx context.Context, prober onpath.PeerProber) error
 	for ctx.Err() == nil {
 		now := d.current()
 		if now != plan {
-			if plan != nil && plan.Datapath.Underlay.Address != now.Datapath.Underlay.Address {
+			if d := &now.Datapath; plan != nil && (plan.Datapath.Underlay.Address != d.Underlay.Address || plan.Datapath.Inside != d.Inside) {
 				return nil
 			}
 			plan, ask = now, questions(now)
@@ -150,7 +150,7 @@ func (d *detector) converse(ctx context.Context, prober onpath.PeerProber) error
 		}
 		if c == nil {
 			var err error
-			if c, err = prober.ProbePeers(plan.Datapath.Underlay.Address); err != nil {
+			if c, err = prober.ProbePeers(plan.Datapath.Underlay.Address, plan.Datapath.Inside); err != nil {
 				return err
 			}
 		}
@@ -346,6 +346,21 @@ func (d *detector) peerStates(peers []onpath.Peer) map[string]onpath.PeerState {
 		out[p.Node] = s
 	}
 	return out
+}
+
+// indirect are the names of peers to which VXLAN in clear text is no way, in order.
+func (d *detector) indirect() (names []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.plan == nil {
+		return nil
+	}
+	for _, p := range d.plan.Datapath.Peers {
+		if j := d.peers[p.Address]; j != nil && !p.Inside && j.indirect() {
+			names = append(names, p.Node)
+		}
+	}
+	return names
 }
 
 // verdict on a peer: known is false for one that has never answered.

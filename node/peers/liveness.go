@@ -29,6 +29,7 @@ type liveness struct {
 	before       uint64 // heard, at the last round
 	missed, late int    // rounds since the last answer
 	ever         bool   // it has answered; one that never has may be too old to
+	silent       int    // rounds without any answer ever
 	lost         bool
 	lostAt       time.Time
 	good, need   int // rounds with an answer since it was lost, and how many it takes
@@ -71,6 +72,7 @@ func (j *liveness) round(now time.Time, took time.Duration) (changed bool) {
 	progress := j.heard != j.before
 	j.before = j.heard
 	if j.asked == 0 || !j.ever {
+		j.silent++
 		return false
 	}
 	if progress {
@@ -108,6 +110,15 @@ func (j *liveness) opened(v onpath.VportID) {
 		j.since = map[onpath.VportID]uint64{}
 	}
 	j.since[v] = j.asked
+}
+
+// indirectAfter is how long a peer that has never answered is asked before VXLAN counts as no way
+// to it: its agent may begin at the same time.
+const indirectAfter = 10 * time.Second
+
+// indirect reports whether VXLAN in clear text is no way to the peer.
+func (j *liveness) indirect() bool {
+	return !j.ever && time.Duration(j.silent)*askEvery >= indirectAfter
 }
 
 // takes reports whether packets may be sent to a vport of the peer. What it has

@@ -67,6 +67,9 @@ func (p *Peers) States(list []onpath.Peer) map[string]onpath.PeerState {
 // Unreachable are the names of peers that do not answer.
 func (p *Peers) Unreachable() []string { return p.echo.unreachable() }
 
+// Indirect are the names of peers to which VXLAN in clear text is no way, in order.
+func (p *Peers) Indirect() []string { return p.detector.indirect() }
+
 // Distances are what was measured last, in order.
 func (p *Peers) Distances() []onpath.Distance { return p.measuring.distances() }
 

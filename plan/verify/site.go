@@ -120,7 +120,11 @@ func (x *site) tunnel(to *site) string {
 		return fmt.Sprintf("is dropped at node %s, which does not know node %s (tunnel-source)", to.node, x.node)
 	case mine.Secret != its.Secret:
 		return fmt.Sprintf("is dropped at node %s: its secret and that of node %s differ (tunnel-secret)", to.node, x.node)
-	case to.config.Underlay.Address.IsValid() && mine.Address != to.config.Underlay.Address:
+	case mine.Inside != its.Inside:
+		return fmt.Sprintf("is dropped: one of the nodes %s and %s uses WireGuard, the other VXLAN alone", x.node, to.node)
+	case mine.Inside && mine.Address != to.config.Inside:
+		return fmt.Sprintf("is lost: node %s looks for node %s at %s, inside WireGuard", x.node, to.node, mine.Address)
+	case !mine.Inside && to.config.Underlay.Address.IsValid() && mine.Address != to.config.Underlay.Address:
 		return fmt.Sprintf("is lost: node %s looks for node %s at %s", x.node, to.node, mine.Address)
 	}
 	return ""
