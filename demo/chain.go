@@ -135,7 +135,7 @@ func whereNext(d *Run) {
 		return
 	}
 	fmt.Fprint(d.Out, `    examples/quickstart/   what was applied: 3 files
-    README.md              on two real machines; a chain of your own
+    README.md              on real machines, wherever they are; a chain of your own
     onpath demo --keep     leaves the network running, to look around in
 `)
 }

@@ -49,7 +49,7 @@ type Figures interface {
 func All() []Demonstration {
 	return []Demonstration{chainDemonstration(), moduleDemonstration(), signalDemonstration(), reserveDemonstration(),
 		scaleDemonstration(), accelerateDemonstration(), attachDemonstration(), trustDemonstration(),
-		pairDemonstration(), cdnDemonstration()}
+		pairDemonstration(), cdnDemonstration(), anywhereDemonstration()}
 }
 
 // Options of a demonstration.
@@ -294,4 +294,38 @@ func writeJSON(path string, v any) error {
 		return err
 	}
 	return os.WriteFile(path, append(b, '\n'), 0o644)
+}
+
+// Check is one effect that must have been seen.
+type Check struct {
+	What string `json:"what"`
+	Seen bool   `json:"seen"`
+	How  string `json:"how"`
+}
+
+// Checks are the effects of one demonstration.
+type Checks []Check
+
+func (c *Checks) add(seen bool, what, how string, args ...any) {
+	*c = append(*c, Check{What: what, Seen: seen, How: fmt.Sprintf(how, args...)})
+}
+
+// Failed lists the effects that were not seen.
+func (c Checks) Failed() (missing []string) {
+	for _, one := range c {
+		if !one.Seen {
+			missing = append(missing, one.What+" ("+one.How+")")
+		}
+	}
+	return missing
+}
+
+func (c Checks) print(w io.Writer) {
+	for _, one := range c {
+		mark := "seen   "
+		if !one.Seen {
+			mark = "NOT SEEN"
+		}
+		_ = table.Paragraph(w, "  "+mark+" ", one.What+": "+one.How)
+	}
 }

@@ -22,6 +22,7 @@ var packages = map[string]string{
 	"iperf3":   "iperf3",
 	"kamailio": "kamailio", "sipp": "sip-tester",
 	"perl": "perl-base",
+	"nft":  "nftables",
 }
 
 // checkTools says all that the machine lacks at once, before anything is set up.

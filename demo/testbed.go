@@ -42,7 +42,7 @@ type TestbedSpec struct {
 type TestbedNode struct {
 	Name     string // of the node; the server's is not used
 	Host     string // in the lab
-	Address  string // on the underlay
+	Address  string // on the underlay; of a node "": it joins by its token alone
 	Cloudlet string
 	// AttachHost: chains may take the machine's own traffic, at the device of its default route.
 	AttachHost bool
@@ -142,7 +142,9 @@ func (s *Testbed) startNodes(ctx context.Context) error {
 			<-turn
 		})
 	}
-	s.spec.Progress("nodes " + strings.Join(names, ", "))
+	if len(names) > 0 {
+		s.spec.Progress("nodes " + strings.Join(names, ", "))
+	}
 	wg.Wait()
 	return errors.Join(errs...)
 }
@@ -187,6 +189,15 @@ func (s *Testbed) StartServer(ctx context.Context) error {
 	})
 }
 
+// Join adds a node, and starts its agent.
+func (s *Testbed) Join(ctx context.Context, n TestbedNode) error {
+	s.spec.Nodes = append(s.spec.Nodes, n)
+	if err := s.save(); err != nil {
+		return err
+	}
+	return s.StartNode(ctx, n.Name)
+}
+
 // StartNode starts an agent, or starts it again (with the credential that it
 // got the first time), and waits until the server calls it ready.
 func (s *Testbed) StartNode(ctx context.Context, name string) error {
@@ -195,14 +206,17 @@ func (s *Testbed) StartNode(ctx context.Context, name string) error {
 		return fmt.Errorf("the testbed has no node %q", name)
 	}
 	n := s.spec.Nodes[i]
-	args := []string{"node", "--config", cmp.Or(s.spec.NodeConfig, noConfig), "--name", n.Name, "--underlay", n.Address, "--server", "https://" + s.spec.Server.Address + ":" + serverPort}
+	args := []string{"node", "--config", cmp.Or(s.spec.NodeConfig, noConfig)}
+	if n.Address != "" {
+		args = append(args, "--name", n.Name, "--underlay", n.Address, "--server", "https://"+s.spec.Server.Address+":"+serverPort)
+	}
 	if s.spec.HostImage {
 		args = append(args, "--host-image")
 	}
 	if n.AttachHost {
 		args = append(args, "--attach", "host")
 	}
-	if n.Cloudlet != "" {
+	if n.Cloudlet != "" && n.Address != "" {
 		args = append(args, "--cloudlet", n.Cloudlet)
 	}
 	if s.process(n.Name) == nil {

@@ -6,5 +6,5 @@ import "embed"
 
 // FS holds the files of this folder.
 //
-//go:embed lab/*.yaml quickstart/*.yaml own/*.yaml module/* signal/* cdn/* reserve/*.yaml attach/*.yaml trust/* pair/*.yaml
+//go:embed lab/*.yaml anywhere/*.yaml quickstart/*.yaml own/*.yaml module/* signal/* cdn/* reserve/*.yaml attach/*.yaml trust/* pair/*.yaml
 var FS embed.FS

@@ -100,6 +100,19 @@ func TestDemoCDN(t *testing.T) {
 	same(t, before, left(t))
 }
 
+// TestDemoAnywhere: a firewall stands before a machine behind NAT, and nothing crosses in clear.
+func TestDemoAnywhere(t *testing.T) {
+	if os.Getenv("ONPATH_SOAK") == "" {
+		t.Skip("ONPATH_SOAK is not set; it takes half a minute")
+	}
+	bin, _ := need(t)
+	before := left(t)
+	if out, err := command(bin, "demo", "anywhere", "--dir", filepath.Join(t.TempDir(), "d")).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	same(t, before, left(t))
+}
+
 // TestDemoPair: nothing crosses in clear, whichever half is killed, and little crosses twice.
 func TestDemoPair(t *testing.T) {
 	bin, images := need(t)
