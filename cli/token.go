@@ -13,6 +13,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/client"
+	"github.com/onpath/onpath/api/wire"
 	"github.com/onpath/onpath/cli/render"
 	"github.com/onpath/onpath/cli/table"
 )
@@ -190,7 +191,7 @@ those that are refused are listed.`,
 				}
 				return err
 			}
-			names, err := client.KeysOf(cl).Resume(c.Context(), args)
+			names, err := client.KeysOf(cl).Resume(c.Context(), wire.Resume{Names: args, All: all})
 			for _, name := range names {
 				fmt.Fprintf(c.OutOrStdout(), "%s is accepted\n", name)
 			}

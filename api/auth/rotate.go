@@ -295,11 +295,15 @@ func (a *Authority) Restored(keep bool) (suspended int, err error) {
 	return suspended, err
 }
 
-// Resume accepts suspended ones again: identities and ids of tokens; none: all of them.
-func (a *Authority) Resume(names []string) (resumed []string, err error) {
+// Resume accepts suspended ones again: identities and ids of tokens, or all.
+func (a *Authority) Resume(names []string, all bool) (resumed []string, err error) {
+	if all == (len(names) > 0) {
+		e := onpath.Errorf(onpath.CodeInvalid, "nobody is accepted again: the request needs names, or all, and not both")
+		e.Field, e.Remedy = "names", "name identities and ids of tokens, or set all"
+		return nil, e
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := len(names) == 0
 	err = a.update(func(s *state) error {
 		for uri, keys := range s.Issued {
 			if !all && !slices.Contains(names, uri) || !slices.ContainsFunc(keys, func(k issued) bool { return k.Suspended }) {

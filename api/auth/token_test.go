@@ -219,13 +219,19 @@ func TestRestored(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	if names, err := a.Resume([]string{user.URI()}); err != nil || len(names) != 1 || !accepted(a, user) {
+	if names, err := a.Resume([]string{user.URI()}, false); err != nil || len(names) != 1 || !accepted(a, user) {
 		t.Errorf("resumed: %v, %v", names, err)
 	}
-	if _, err := a.Resume([]string{user.URI()}); onpath.CodeOf(err) != onpath.CodeNotFound {
+	if _, err := a.Resume([]string{user.URI()}, false); onpath.CodeOf(err) != onpath.CodeNotFound {
 		t.Errorf("resumed again: %v", err)
 	}
-	if names, err := a.Resume(nil); err != nil || len(names) != 1 || len(a.Suspended()) != 0 {
+	for _, wrong := range []bool{false, true} { // neither names nor all, and both
+		names := []string{user.URI()}[:map[bool]int{true: 1}[wrong]]
+		if names, err := a.Resume(names, wrong); onpath.CodeOf(err) != onpath.CodeInvalid {
+			t.Fatalf("resumed %v, %v", names, err)
+		}
+	}
+	if names, err := a.Resume(nil, true); err != nil || len(names) != 1 || len(a.Suspended()) != 0 {
 		t.Errorf("all resumed: %v, %v", names, err)
 	}
 	if _, err := authorityAt(t, dir).Bearer(word); err != nil {

@@ -33,9 +33,9 @@ func (k Keys) Suspended(ctx context.Context) ([]string, error) {
 	return out.Names, err
 }
 
-// Resume accepts users and tokens of a restored backup again; no name: all. It gives the names.
-func (k Keys) Resume(ctx context.Context, names []string) ([]string, error) {
+// Resume accepts users and tokens of a restored backup again, by name or all. It gives the names.
+func (k Keys) Resume(ctx context.Context, r wire.Resume) ([]string, error) {
 	var out wire.Names
-	err := k.c.do(ctx, http.MethodPost, "/v1/resume", nil, wire.Resume{Names: names}, &out)
+	err := k.c.do(ctx, http.MethodPost, "/v1/resume", nil, r, &out)
 	return out.Names, err
 }

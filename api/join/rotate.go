@@ -39,7 +39,7 @@ func (s *Join) resume(ctx context.Context, in *router.Body[wire.Resume]) (*route
 	if err := s.router.WriteEntry(ctx, onpath.LogAccess, "", "", "users and tokens of a backup are accepted again"); err != nil {
 		return nil, err
 	}
-	names, err := a.Resume(in.Body.Names)
+	names, err := a.Resume(in.Body.Names, in.Body.All)
 	if err != nil {
 		return nil, err
 	}

@@ -251,8 +251,9 @@ type Rotate struct {
 
 // Resume accepts users and tokens of a restored backup again.
 type Resume struct {
-	// Names are identities and ids of tokens; none: all.
+	// Names are identities and ids of tokens; All stands for all that are suspended.
 	Names []string `json:"names,omitempty"`
+	All   bool     `json:"all,omitempty"`
 }
 
 // Names are identities, and ids of tokens.
