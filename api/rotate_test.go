@@ -63,8 +63,6 @@ func TestRotateAuthority(t *testing.T) {
 	if _, err := client.KeysOf(w.operator).Rotate(ctx, "authority", wire.Rotate{}); onpath.CodeOf(err) != onpath.CodeConflict {
 		t.Errorf("begun twice: %v", err)
 	}
-	w.stop()
-	w.start() // a restart between changes nothing
 
 	h, err := auth.OpenHolder(here)
 	if err != nil {
@@ -91,6 +89,8 @@ func TestRotateAuthority(t *testing.T) {
 			t.Fatalf("a node that is here has no new certificate: %v", waiting())
 		}
 	}
+	w.stop()
+	w.start() // a restart between changes nothing
 	if name, err := who(ann); err != nil || name != "ann" || len(waiting()) != 1 {
 		t.Errorf("a user: %q, %v; waiting: %v", name, err, waiting())
 	}

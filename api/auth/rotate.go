@@ -195,6 +195,7 @@ func (a *Authority) Rotate() error {
 	if err != nil {
 		return a.unwritable("a new authority", err)
 	}
+	s.now.server = nil // made anew, it shows both authorities
 	a.take(next, s.now)
 	return nil
 }
