@@ -9,7 +9,8 @@ import (
 )
 
 // seal has nothing but sealed values left of a secret. Those that came sealed, as whoever
-// reads a secret and applies it again has them, must be this secret's.
+// reads a secret and applies it again has them, must be this secret's;
+// what the secret before has sealed, the new one seals.
 func (s *examiner) seal(o onpath.Object) error {
 	x, ok := o.(*onpath.Secret)
 	if !ok {
@@ -19,16 +20,15 @@ func (s *examiner) seal(o onpath.Object) error {
 	if s.d.Sealed == nil {
 		return onpath.Errorf(onpath.CodeUnavailable, "this server keeps no secrets")
 	}
+	values := map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(x.Spec.Sealed)) {
-		if _, err := s.d.Sealed.Open(sealed.Place(k.Tenant, k.Name, key), x.Spec.Sealed[key]); err != nil {
+		again, err := s.d.Sealed.Again(sealed.Place(k.Tenant, k.Name, key), x.Spec.Sealed[key])
+		if err != nil {
 			e := onpath.Errorf(onpath.CodeInvalid, "%w", err)
 			e.Object, e.Field, e.Remedy = k.String(), "spec.sealed["+key+"]", "write the value into spec.data"
 			return e
 		}
-	}
-	values := maps.Clone(x.Spec.Sealed)
-	if values == nil {
-		values = map[string]string{}
+		values[key] = again
 	}
 	for key, value := range x.Spec.Data {
 		values[key] = s.d.Sealed.Seal(sealed.Place(k.Tenant, k.Name, key), value)
