@@ -107,7 +107,36 @@ func (a *Authority) take(now, former *signer) {
 			return a.serverCert(s, hello.ServerName)
 		},
 	}
+	if former != nil {
+		s.config.VerifyConnection = func(c tls.ConnectionState) error {
+			if len(c.PeerCertificates) > 0 && c.ServerName == serverName(pinOf(now.cert)) &&
+				c.PeerCertificates[0].CheckSignatureFrom(now.cert) == nil {
+				a.shown(c.PeerCertificates[0])
+			}
+			return nil
+		}
+	}
 	a.signers.Store(s)
+}
+
+// shown notes that a holder has taken its certificate of the present authority into use. If that
+// cannot be written, the holder's next connection has it noted.
+func (a *Authority) shown(leaf *x509.Certificate) {
+	if len(leaf.URIs) != 1 {
+		return
+	}
+	uri, key := leaf.URIs[0].String(), keyHash(leaf)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := slices.IndexFunc(a.state.Issued[uri], func(k issued) bool { return k.Key == key && !k.Shown })
+	if n < 0 {
+		return
+	}
+	_ = a.update(func(s *state) error {
+		s.Issued[uri] = slices.Clone(s.Issued[uri])
+		s.Issued[uri][n].Shown = true
+		return nil
+	})
 }
 
 // keep writes an authority as the present one.
@@ -135,7 +164,8 @@ type Rotation struct {
 	// accepted beside it; empty: none is.
 	Authority string `json:"authority"`
 	Former    string `json:"former,omitempty"`
-	// Waiting are the holders of certificates of the former authority alone, and Tokens the
+	// Waiting are the holders that have not yet connected with a certificate of the present
+	// authority and by its name: that one is issued does not mean that it is kept. Tokens are the
 	// ids of tokens with its hash: who shows them is refused once the rotation has ended.
 	Waiting []string `json:"waiting,omitempty"`
 	Tokens  []string `json:"tokens,omitempty"`
@@ -157,7 +187,7 @@ func (a *Authority) rotation() Rotation {
 	r.Former = pinOf(s.former.cert)
 	by := s.now.by()
 	for uri, keys := range a.state.Issued {
-		if slices.ContainsFunc(keys, func(k issued) bool { return k.By != by && a.clock().Before(k.Expires) }) {
+		if slices.ContainsFunc(keys, func(k issued) bool { return !(k.By == by && k.Shown) && a.clock().Before(k.Expires) }) {
 			r.Waiting = append(r.Waiting, uri)
 		}
 	}

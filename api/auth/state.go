@@ -30,6 +30,8 @@ type issued struct {
 	// backup, and refused until an operator resumes it.
 	By        string `json:"by,omitempty"`
 	Suspended bool   `json:"suspended,omitempty"`
+	// Shown: a connection that knows the authority By has shown the certificate.
+	Shown bool `json:"shown,omitempty"`
 }
 
 // state is DIR/auth.json.

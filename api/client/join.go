@@ -97,8 +97,9 @@ func (c *Client) Renew(ctx context.Context) error {
 	if err := c.holder.Install([]byte(out.Certificate), []byte(out.Authority)); err != nil {
 		return err
 	}
-	c.Close() // the next connection shows the new one
-	return nil
+	c.Close() // the next connection shows the new one, by which the server sees that it is kept
+	_, err = c.WhoAmI(ctx)
+	return err
 }
 
 // CreateToken makes a join token.
