@@ -79,17 +79,19 @@ func (m *mirror) lost(p *onpath.NodePlan, store string) (names []string) {
 			}
 		}
 	}
+	named := map[onpath.Key]bool{}
 	look := func(kind onpath.Kind, tenant, name string) {
 		k := onpath.Key{Kind: kind, Tenant: tenant, Name: name}
-		if _, known := m.objects[k]; !known && !own[k] && !slices.Contains(names, k.String()) {
+		if _, known := m.objects[k]; !known && !own[k] && !named[k] {
+			named[k] = true
 			names = append(names, k.String())
 		}
 	}
-	for i := range p.Datapath.Paths {
+	for i := range min(len(p.Datapath.Paths), onpath.MaxPaths) { // no honest node has more
 		tenant, name, _ := strings.Cut(p.Datapath.Paths[i].Chain, "/")
 		look(onpath.KindChain, tenant, name)
 	}
-	for i := range p.Instances {
+	for i := range min(len(p.Instances), onpath.MaxVports) {
 		if x := &p.Instances[i]; !x.Draining {
 			look(onpath.KindDeployment, x.Tenant, x.Deployment)
 		}
@@ -103,8 +105,8 @@ func (c *core) tellLost(h *onpath.NodeHello) {
 	if len(lost) == 0 {
 		return
 	}
-	message := fmt.Sprintf("its plan had %d chains and deployments, %s first, of which this server knows nothing since it was restored "+
-		"from a backup: the node ends them. Apply again what was applied after the backup", len(lost), lost[0])
+	message := onpath.ClipText(fmt.Sprintf("its plan had %d chains and deployments, %s first, of which this server knows nothing since it was "+
+		"restored from a backup: the node ends them. Apply again what was applied after the backup", len(lost), lost[0]))
 	c.events.Tell(onpath.Key{Kind: onpath.KindNode, Name: h.Node}, "Restored", message, true)
 	c.log.Warn("a node ends what was applied after the backup", "node", h.Node, "why", message)
 }

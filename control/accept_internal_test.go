@@ -1,6 +1,7 @@
 package control
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -37,5 +38,18 @@ func TestLost(t *testing.T) {
 		if got := m.lost(plan(c.from, c.chains, c.deployments), c.store); !slices.Equal(got, c.want) {
 			t.Errorf("of store %q's plan store %q misses %q, want %q", c.from, c.store, got, c.want)
 		}
+	}
+}
+
+// TestLostIsBounded: of a plan with more than a node can have, only so much is looked at.
+func TestLostIsBounded(t *testing.T) {
+	m := &mirror{objects: map[onpath.Key]onpath.Object{}}
+	p := &onpath.NodePlan{Store: "s"}
+	for i := range 20_000 {
+		p.Datapath.Paths = append(p.Datapath.Paths, onpath.Path{Chain: fmt.Sprint("a/", i)})
+		p.Instances = append(p.Instances, onpath.InstancePlan{Tenant: "a", Deployment: fmt.Sprint(i)})
+	}
+	if got := len(m.lost(p, "s+1")); got != onpath.MaxPaths+onpath.MaxVports {
+		t.Errorf("%d chains and deployments are lost at most, want %d", got, onpath.MaxPaths+onpath.MaxVports)
 	}
 }
