@@ -34,12 +34,13 @@ const (
 )
 
 // asking bounds the claims that are asked for at once. A tenant's claims that prove nothing are
-// asked for askingATenant times a second, and some at once: any address may be claimed, and who has
-// it did not ask to be asked. The same holds for proved claims: each question is a call of two
-// gateways or more.
+// asked for askingUnproved times a second, and some at once: any address may be claimed, and who has
+// it did not ask to be asked. Proved claims are asked for more often, so that many of a tenant do not
+// run out; they are bounded, too, as each question is a call of two gateways or more.
 const (
 	asking            = 8
-	askingATenant     = 1
+	askingUnproved    = 1
+	askingProved      = 10
 	askingATenantOnce = 10
 )
 
@@ -178,7 +179,11 @@ func (t turns) take(p *onpath.PrefixClaim, now time.Time) bool {
 	}
 	l := t[turn]
 	if l == nil {
-		l = rate.NewLimiter(askingATenant, askingATenantOnce)
+		often := rate.Limit(askingUnproved)
+		if turn.proved {
+			often = askingProved
+		}
+		l = rate.NewLimiter(often, askingATenantOnce)
 		t[turn] = l
 	}
 	return l.AllowN(now, 1)

@@ -68,3 +68,28 @@ func TestTurns(t *testing.T) {
 		t.Error("it is never asked for again")
 	}
 }
+
+// TestManyProvedClaims: each of a tenant's 100 proved claims with a life of a minute is asked for
+// before the life ends, again and again.
+func TestManyProvedClaims(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	turns := turns{}
+	var claims []*onpath.PrefixClaim
+	for i := range 100 {
+		p := &onpath.PrefixClaim{Metadata: onpath.Metadata{Tenant: "acme", Name: fmt.Sprint(i)}}
+		p.Spec.Method, p.Spec.For, p.Status.Password = onpath.ByPassword, onpath.Duration(time.Minute), "word"
+		settleClaim(p, onpath.PasswordAnswer{Proved: true}, now)
+		claims = append(claims, p)
+	}
+	for range 600 {
+		now = now.Add(time.Second)
+		for _, p := range claims {
+			if !p.ProvedAt(now) {
+				t.Fatalf("claim %s ran out", p.Metadata.Name)
+			}
+			if claimDue(p, now) && turns.take(p, now) {
+				settleClaim(p, onpath.PasswordAnswer{Proved: true}, now)
+			}
+		}
+	}
+}
