@@ -31,11 +31,13 @@ type affinityRound struct {
 	noted  map[affinityKey]affinityValue // as the round began
 	met    map[affinityKey]uint32        // keys of members; the noted one if a flow is there
 	stays  time.Duration                 // affinityStays, or 0 in a table that fills
+	most   int                           // of met, beside what is noted: there is room for so many notes
 }
 
 // newAffinityRound begins a round; nil if no group's flows stay together.
 func newAffinityRound(groups map[uint32]groupValue, m *ebpf.Map) (*affinityRound, error) {
-	a := &affinityRound{groups: map[uint32]affinityOf{}, noted: map[affinityKey]affinityValue{}, met: map[affinityKey]uint32{}}
+	a := &affinityRound{groups: map[uint32]affinityOf{}, noted: map[affinityKey]affinityValue{}, met: map[affinityKey]uint32{},
+		most: int(m.MaxEntries())}
 	for id, g := range groups {
 		if g.Flags&(groupSource|groupHosts) == 0 || g.Flags&groupMirror != 0 {
 			continue
@@ -56,7 +58,7 @@ func newAffinityRound(groups map[uint32]groupValue, m *ebpf.Map) (*affinityRound
 			a.noted[keys[i]] = values[i]
 		}
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			if a.stays = affinityStays; len(a.noted) > int(m.MaxEntries())/2 {
+			if a.stays = affinityStays; len(a.noted) > a.most/2 {
 				a.stays = 0 // so there is room for what the flows say that live
 			}
 			return a, nil
@@ -82,7 +84,8 @@ func (a *affinityRound) meet(r *reader, k *flowKey, v *flowValue) {
 		return
 	}
 	key := affinityKey{Hash: hashTogether(k, of.flags), Group: id &^ 1}
-	if _, other := a.met[key]; !other || a.noted[key].Member == member {
+	was, noted := a.noted[key]
+	if _, other := a.met[key]; noted && (!other || was.Member == member) || !other && len(a.met) < a.most {
 		a.met[key] = member
 	}
 }

@@ -71,6 +71,18 @@ func TestTogetherFollowsFlows(t *testing.T) {
 	if m.Lookup(pair("10.1.0.4"), &affinityValue{}) == nil || m.Lookup(pair("10.1.0.1"), &affinityValue{}) != nil {
 		t.Error("in a table that fills, notes of nobody's stay, or those of flows go")
 	}
+	if a, err = newAffinityRound(groups, m); err != nil {
+		t.Fatal(err)
+	}
+	if a.most = 2; len(a.noted) == 0 {
+		t.Fatal("nothing is noted")
+	}
+	for _, client := range []string{"10.1.1.1", "10.1.1.2", "10.1.1.3", "10.1.0.1"} {
+		led(client, 64, 11)
+	}
+	if _, ok := a.met[pair("10.1.0.1")]; !ok || len(a.met) != 3 {
+		t.Errorf("a round remembers where %d pairs are, must 3: as many as there is room for, and the noted one", len(a.met))
+	}
 	if none, err := newAffinityRound(map[uint32]groupValue{66: groups[66]}, m); none != nil || err != nil {
 		t.Error("a round sees to notes where no flows stay together")
 	}
