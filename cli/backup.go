@@ -83,14 +83,22 @@ without --images) have to be applied again.`,
 				return needsSudo(c, err)
 			}
 			out := c.OutOrStdout()
-			fmt.Fprintf(out, "%s is as the server was at %s; start the server\n", dir, about.At.Local().Format(time.DateTime))
-			if suspended > 0 {
+			fmt.Fprintf(out, "%s is as the server was at %s\n", dir, about.At.Local().Format(time.DateTime))
+			switch {
+			case suspended == 1:
+				fmt.Fprintln(out, "1 user or bearer token of then is refused until you resume it (onpath token resume)")
+			case suspended > 1:
 				fmt.Fprintf(out, "%d users and bearer tokens of then are refused until you resume them (onpath token resume)\n",
 					suspended)
-			} else if keep {
+			case keep:
 				fmt.Fprintln(out, "users and bearer tokens of then are accepted: revoke again whom you revoked since")
 			}
 			fmt.Fprintln(out, "nodes of then are accepted: revoke again those that you revoked since; make join tokens anew")
+			start := "sudo systemctl start onpath-server"
+			if dir != config.DefaultServerDir {
+				start = "onpath server --state-dir " + dir
+			}
+			fmt.Fprintln(out, "start the server: "+start)
 			return nil
 		},
 	}
@@ -121,6 +129,9 @@ func restore(file, dir string, keep bool) (about wire.Backup, suspended int, err
 		return about, suspended, unreadable(err, file)
 	}
 	defer f.Close()
+	if is, err := os.Stat(dir); err == nil && !is.IsDir() {
+		return about, suspended, badUsage("--state-dir: %s is a file; name an empty or absent folder", dir)
+	}
 	if there, err := os.ReadDir(dir); err == nil && len(there) > 0 {
 		e := onpath.Errorf(onpath.CodeExists, "%s is not empty", dir)
 		e.Remedy = "stop the server and move its folder away, or name another one with --state-dir"

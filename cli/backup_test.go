@@ -93,7 +93,7 @@ func TestBackup(t *testing.T) {
 	if left, _ := filepath.Glob(restored + "*"); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	must("as the server was at", "restore", file, "--state-dir", restored)
+	must("onpath server --state-dir "+restored+"\n", "restore", file, "--state-dir", restored)
 	startServer(t, restored)
 	if got := uid(); got != before {
 		t.Errorf("chain web has UID %s, had %s", got, before)
@@ -105,6 +105,17 @@ func TestBackup(t *testing.T) {
 	must("changed", "apply", "-f", writeFile(t, dir, strings.Replace(shop, "instances: 2", "instances: 4", 1)))
 	if got := version(); got <= last {
 		t.Errorf("version %d follows version %d of before", got, last)
+	}
+}
+
+// TestRestoreKeepsFile: a file where the folder is to be is refused and kept.
+func TestRestoreKeepsFile(t *testing.T) {
+	file := writeFile(t, t.TempDir(), "mine")
+	if got, code := onpathRun("restore", file, "--state-dir", file); code != exitBadInput || !strings.Contains(got, file+" is a file; name an empty or absent folder") {
+		t.Errorf("code %d: %s", code, got)
+	}
+	if left, err := os.ReadFile(file); err != nil || string(left) != "mine" {
+		t.Errorf("the file has %q: %v", left, err)
 	}
 }
 
