@@ -117,7 +117,7 @@ func (a *Authority) ServerTLS() *tls.Config {
 	return config
 }
 
-// serverCert is the server's own certificate for a client that asks for a name, made anew in
+// serverCert is the server's own certificate for a client that asks for a name, made again in
 // time. While the authority is rotated, a client of the former one sees both.
 func (a *Authority) serverCert(all *signers, name string) (*tls.Certificate, error) {
 	a.mu.Lock()

@@ -30,7 +30,7 @@ const (
 type signer struct {
 	cert   *x509.Certificate
 	key    crypto.Signer
-	server *tls.Certificate // the server's own by it, made anew in time; under Authority.mu
+	server *tls.Certificate // the server's own by it, made again in time; under Authority.mu
 }
 
 // signers are the authority as it is now, and the one that is accepted beside it while it is
@@ -225,7 +225,7 @@ func (a *Authority) Rotate() error {
 	if err != nil {
 		return a.unwritable("a new authority", err)
 	}
-	s.now.server = nil // made anew, it shows both authorities
+	s.now.server = nil // the next one shows both authorities
 	a.take(next, s.now)
 	return nil
 }

@@ -79,7 +79,7 @@ func openRegistry(dir string, quota int64, clock onpath.Clock, log *slog.Logger)
 		err := unix.Statfs(im.dir, &st)
 		return int64(st.Bavail) * st.Bsize, err == nil
 	}
-	_ = os.RemoveAll(im.uploadDir) // the client that began them has to begin anew
+	_ = os.RemoveAll(im.uploadDir) // the client that began them has to begin again
 	left, _ := filepath.Glob(filepath.Join(im.blobDir, "upload-*"))
 	for _, f := range left { // of earlier versions
 		_ = os.Remove(f)

@@ -142,7 +142,7 @@ func (im *images) sweepBlobs(old time.Time) (removed int, err error) {
 	return removed, nil
 }
 
-// removeOld removes a file, unless a push has just seen it or brought it anew.
+// removeOld removes a file, unless a push has just seen it or brought it again.
 func (im *images) removeOld(file string, old time.Time) bool {
 	im.mu.Lock()
 	defer im.mu.Unlock()

@@ -105,7 +105,7 @@ func (l Load) delivered() onpath.Tally {
 	return t
 }
 
-// less is a-b, and 0 where a counter began anew.
+// less is a-b, and 0 where a counter began again.
 func less(a, b uint64) float64 {
 	if a < b {
 		return 0
