@@ -64,6 +64,10 @@ func readCircuits(value string) (list []circuit, err error) {
 		}
 		list = append(list, *c)
 	}
+	if len(list) == 0 {
+		return nil, &onpath.Error{Code: onpath.CodeInvalid, Message: "the list is empty",
+			Remedy: "write a circuit's addresses and rates, or leave the list out"}
+	}
 	if len(list) > maxCircuits || len(lines) > maxPrefixes {
 		return nil, sdk.Invalid(fmt.Sprintf("a list of %d circuits with %d addresses", len(list), len(lines)),
 			fmt.Sprintf("write at most %d circuits with %d addresses and prefixes in all", maxCircuits, maxPrefixes))

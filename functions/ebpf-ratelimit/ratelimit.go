@@ -77,6 +77,14 @@ func compile(config sdk.Config) (sdk.Write, error) {
 	if c.Rate == 0 && c.Circuits == 0 {
 		return nil, sdk.Missing("rate", "write rate: 100Mbit, or rate: 5000 packets, or files: {circuits: …}")
 	}
+	for _, name := range []string{"direction", "per", "prefix4", "prefix6", "sources"} {
+		if _, told := config[name]; told && c.Rate == 0 {
+			return nil, sdk.OnlyTogether(&onpath.Error{
+				Code: onpath.CodeInvalid, Field: name, Message: "says nothing of circuits, and there is no rate for the others",
+				Remedy: "leave " + name + " out, or write the rate of addresses of no circuit: rate: 100Mbit",
+			})
+		}
+	}
 	c.Lasts = uint64(burst.Milliseconds())
 	c.Burst = max(uint64(float64(c.Rate)*burst.Seconds()), fullPackets)
 	if c.Bits == 1 {

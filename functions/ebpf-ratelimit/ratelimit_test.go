@@ -171,12 +171,13 @@ func TestCircuits(t *testing.T) {
 	tell(strings.Replace(changed, one, "10.16.5.2", 1), "rate", "100 packets")
 	near(t, "an address that is of no circuit any more", packets(6, far, a1), 310)
 	near(t, "one that still is", packets(6, far, a2), 16e5*3/8000+20)
-	tell("")
+	tell("10.200.0.1 1Mbit 1Mbit")
 	near(t, "of no list", packets(7, far, a2), 3000)
 	b.Tell(compile, sdk.Config{"rate": "100 packets", "burst": "100ms"})
 	near(t, "of no circuits", packets(8, far, a2), 310)
 
 	for wrong, say := range map[string]string{
+		"": "the list is empty", "# Miller\n\n": "the list is empty",
 		"10.0.0.1 1Mbit": "", "10.0.0.1 fast 1Mbit": `"fast"`, "10.0.0.1 1Mbit 0": `"0"`, "1Mbit 1Mbit": "", "\n10.0.0.300 1Mbit 1Mbit": "line 2",
 		"10.0.0.1/24 1Mbit 1Mbit": "10.0.0.1/24", "0.0.0.0/0 1Mbit 1Mbit": "0.0.0.0/0", "::/0 1Mbit 1Mbit": "::/0",
 		"10.0.0.1 1Mbit 1Mbit\n10.0.0.2 10.0.0.1 1Mbit 1Mbit": "line 2: 10.0.0.1 stands in line 1",
@@ -186,9 +187,19 @@ func TestCircuits(t *testing.T) {
 			t.Errorf("%q gives %v", wrong, err)
 		}
 	}
+	for name, value := range map[string]string{"direction": "reverse", "per": "flow", "prefix4": "24", "prefix6": "56", "sources": "10.0.0.1"} {
+		c := sdk.Config{"circuits": "10.0.0.1 1Mbit 1Mbit", name: value}
+		if _, err := compile(c); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s beside circuits, without a rate, gives %v", name, err)
+		}
+		c["rate"] = "1Mbit"
+		if _, err := compile(c); err != nil {
+			t.Error(err)
+		}
+	}
 	many := strings.Repeat("10.0.0.1 1Mbit 1Mbit\n", 1)
 	for i := range maxCircuits {
-		many += fmt.Sprintf("11.%d.%d.%d 1M 1M\n", i>>16, i>>8&255, i&255)
+		many += fmt.Sprintf("11.%d.%d.%d 1Mbit 1Mbit\n", i>>16, i>>8&255, i&255)
 	}
 	if _, err := compile(sdk.Config{"circuits": many}); err == nil {
 		t.Error("more circuits than there is room for are taken")
