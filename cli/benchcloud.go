@@ -34,7 +34,7 @@ type benchCloud struct {
 func newBenchCloud(g *global) *cobra.Command {
 	b := &benchCloud{now: time.Now}
 	c := &cobra.Command{
-		Use: "cloud --nodes A,B,C", Short: "Measure the network between three nodes, and a function on one of them",
+		Use: "cloud --nodes A,B,C", Short: "Measure the network between nodes, with and without a function",
 		Long: `Measure somebody's cloud between three nodes of one cloudlet, through the server: which
 packets its network passes (protocols, sizes, foreign sources), and throughput and round
 trips from A to C, directly and through a function on B, by each tunnel (GNFC, Tables I

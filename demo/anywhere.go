@@ -19,7 +19,7 @@ import (
 func anywhereDemonstration() Demonstration {
 	return Demonstration{
 		Name:  "anywhere",
-		Short: "Put a firewall before a machine, across two NATs and an eavesdropper",
+		Short: "Put a firewall before a machine that is behind NAT",
 		Long: `Emulate three machines in three networks, two of them behind NAT, and a network between
 that passes UDP alone and that others can read. Each machine joins by one command. Put a
 firewall, on the third, before one of them, and count what the network between sees in
