@@ -84,8 +84,11 @@ func TestRewiringAfterTheEnd(t *testing.T) {
 	b.mtu("op000010", 1000)
 	r.plan(planOf(2, routed("web", 16, "10.9.0.6/24")))
 	b.until("the failure is told", func() bool { return r.server.tellsOf("WiringFailed") == 1 })
+	before := len(b.recorder.all())
 	b.machine.Kill(b.id("web"), 1)
-	b.until("it has ended", func() bool { return r.server.tellsOf("Exited") == 1 })
+	b.until("it has ended, and runs again", func() bool {
+		return r.server.tellsOf("Exited") == 1 && slices.Contains(b.recorder.all()[before:], "start web") && len(b.machine.Running()) == 1
+	})
 	r.untilState("web", onpath.InstanceReady)
 	b.mtu("op000010", 1400)
 	b.until("it works at last", func() bool {

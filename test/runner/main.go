@@ -131,7 +131,7 @@ func execute(soak bool, run string, packages []string) error {
 func (o *outcome) test(goBin string, args []string, together []part, raceAll bool) error {
 	// Without the race detector as bin/onpath is built, so that most is compiled already.
 	// A debugger's tables take a seventh of compiling. Many packages at once: most wait.
-	plain, raced := []string{"-trimpath", "-p", "3"}, []string{"-trimpath", "-p", "4", "-race", "-gcflags=all=-dwarf=false"}
+	plain, raced := []string{"-trimpath", "-p", "3"}, []string{"-trimpath", "-p", "3", "-race", "-gcflags=all=-dwarf=false"}
 	errs := make([]error, 2*len(together))
 	var running sync.WaitGroup
 	for i, part := range together {
