@@ -179,11 +179,11 @@ const module = "github.com/onpath/onpath"
 // can tell little about: workers of plan write to what is their own, signal has no
 // goroutines, the data path is a program in the kernel driven by one goroutine, the others
 // start bin/onpath, which is built without the detector. unracedAlone join parts whose own
-// tests run with it, and would have the whole program compiled once more. `make soak` runs
-// all with it all the same.
+// tests run with it, and would have the whole program compiled once more, or run a whole
+// etcd with it. `make soak` runs all with it all the same.
 var (
 	unraced      = []string{"bench", "cmd", "datapath", "docs", "functions", "plan", "signal", "test"}
-	unracedAlone = []string{module, module + "/cli", module + "/cli/reference", module + "/demo"}
+	unracedAlone = []string{module, module + "/cli", module + "/cli/reference", module + "/demo", module + "/store/etcd"}
 )
 
 func needsRace(pkg string) bool {
@@ -270,10 +270,10 @@ const undisturbed = "github.com/onpath/onpath/test/e2e"
 // of them is still at it when nothing is left to do beside it. Those below the empty line
 // run with the race detector.
 var longest = []string{
-	"datapath/ebpf", "test/functions", "test/gateways", "bench", "plan", "bench/traffic", "test/badinput", "test/servers", "test/attack",
+	"datapath/ebpf", "test/functions", "store/etcd", "test/gateways", "bench", "plan", "bench/traffic", "test/badinput", "test/servers", "test/attack",
 	"test/uplinks", "cli",
 
-	"runtime/container", "store/etcd", "lab", "node", "control/pool", "api", "accel", "accel/wanopt", "control", "cli/functest", "api/session",
+	"runtime/container", "lab", "node", "control/pool", "api", "accel", "accel/wanopt", "control", "cli/functest", "api/session",
 	"engine", "control/archive", "api/manifest", "runtime/relay", "control/translog", "api/change",
 }
 
