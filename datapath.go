@@ -251,17 +251,11 @@ type Peer struct {
 	MTU    int    `json:"mtu"` // of the underlay between the two, or of WireGuard there, bytes
 	// Inside: it is reached inside WireGuard. The rest is for such peers.
 	Inside bool `json:"inside,omitempty"`
-	// Key is the peer's public one, as wg(8) writes it, "": it has none; NextKey is the one that it
-	// will use next.
-	Key     string `json:"key,omitempty"`
-	NextKey string `json:"nextKey,omitempty"`
+	// Key is the peer's public one, as wg(8) writes it; "": it has none.
+	Key string `json:"key,omitempty"`
 	// Endpoints are where its WireGuard may be, to be tried in this order. Wherever it speaks
 	// from, it is answered.
 	Endpoints [2]netip.AddrPort `json:"endpoints,omitzero"`
-	// Direct is its underlay address: its questions are answered there, nothing else is taken.
-	Direct netip.Addr `json:"direct,omitzero"`
-	// Via is the peer that passes packets to it on, inside; "": it is reached by itself.
-	Via string `json:"via,omitempty"`
 }
 
 // Edge is all uplinks of the node together: a reply may come in on another

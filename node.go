@@ -67,13 +67,11 @@ const ConditionTunnel = "Tunnel/"
 
 // The reasons of ConditionTunnel. True: which tunnel. False: why there is no way.
 const (
-	ReasonVXLAN        = "VXLAN"
-	ReasonWireGuard    = "WireGuard"
-	ReasonRelayed      = "Relayed"      // by WireGuard, and a third node passes the packets on
-	ReasonNoAnswer     = "NoAnswer"     // what was chosen is not answered
-	ReasonNoWay        = "NoWay"        // both are behind NAT or a firewall, and no third reaches both
-	ReasonNoWireGuard  = "NoWireGuard"  // one of the two cannot have it
-	ReasonTunnelTrying = "TunnelTrying" // unknown yet
+	ReasonVXLAN       = "VXLAN"
+	ReasonWireGuard   = "WireGuard"
+	ReasonNoAnswer    = "NoAnswer"    // what was chosen is not answered
+	ReasonNoWay       = "NoWay"       // both are behind NAT
+	ReasonNoWireGuard = "NoWireGuard" // one of the two cannot have it
 )
 
 // DefaultTunnelPort is used where Underlay.Port is 0. 4789 and 8472 are avoided:

@@ -44,16 +44,13 @@ type NodeReport struct {
 	// Distances are what the plan's targets measured last, by name. A value stays as it is
 	// until it has changed by the target's threshold.
 	Distances []Distance `json:"distances,omitempty"`
-	// TunnelKey is the public key of the node's WireGuard, as wg(8) writes it, and NextTunnelKey the
-	// one that it will use as soon as all peers know it; "": none.
-	TunnelKey     string `json:"tunnelKey,omitempty"`
-	NextTunnelKey string `json:"nextTunnelKey,omitempty"`
+	// TunnelKey is the public key of the node's WireGuard, as wg(8) writes it; "": none.
+	TunnelKey string `json:"tunnelKey,omitempty"`
 	// TunnelLacks is why the node can have no WireGuard; "": it can, if TunnelKey says so.
 	TunnelLacks string `json:"tunnelLacks,omitempty"`
 	// Indirect are the peers whose data path has not answered VXLAN in clear text when that
-	// was tried, Direct those by WireGuard whose data path has.
+	// was tried.
 	Indirect []string `json:"indirect,omitempty"`
-	Direct   []string `json:"direct,omitempty"`
 	// Leases are those in force, in order of arrival.
 	Leases []LeaseReport `json:"leases,omitempty"`
 	// Counters since the last report are not here; see the session's operations.

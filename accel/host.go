@@ -189,6 +189,9 @@ func (h *Host) Set(id string, is Instance) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if is.Work != nil {
+		if err := mayCongest(is.Work.Congestion); err != nil {
+			return err
+		}
 		if err := h.listenAt(is.Work); err != nil {
 			return err
 		}

@@ -193,7 +193,18 @@ func common(fd int, o legOptions) error {
 	if o.segment > 0 {
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, o.segment) // out of range: the relay stays
 	}
-	return congestionOf(fd, o.congestion)
+	_ = congestionOf(fd, o.congestion) // a relay of another node may know others: this leg keeps the kernel's default
+	return nil
+}
+
+// mayCongest reports why a congestion control cannot be had on this machine.
+func mayCongest(congestion string) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return congestionOf(fd, congestion)
 }
 
 func setCongestion(c *net.TCPConn, congestion string) error {

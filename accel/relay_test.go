@@ -277,6 +277,12 @@ func TestBytes(t *testing.T) {
 	if os.Getenv("ONPATH_SOAK") != "" {
 		connections = 1000
 	}
+	w.echoes(t, seed, connections, 400_000)
+}
+
+// echoes has so many connections, twenty at once, send up to most bytes each.
+func (w *world) echoes(t *testing.T, seed uint64, connections, most int) {
+	t.Helper()
 	var wait sync.WaitGroup
 	slots := make(chan struct{}, 20)
 	for i := range connections {
@@ -284,7 +290,7 @@ func TestBytes(t *testing.T) {
 		wait.Go(func() {
 			defer func() { <-slots }()
 			rng := rand.New(rand.NewPCG(seed, uint64(i)))
-			if err := w.echo(rng, 400_000); err != nil {
+			if err := w.echo(rng, most); err != nil {
 				t.Errorf("connection %d: %v", i, err)
 			}
 		})

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -119,19 +118,7 @@ func TestVanishAtRandom(t *testing.T) {
 	if os.Getenv("ONPATH_SOAK") != "" {
 		connections = 1000
 	}
-	var wait sync.WaitGroup
-	slots := make(chan struct{}, 20)
-	for i := range connections {
-		slots <- struct{}{}
-		wait.Go(func() {
-			defer func() { <-slots }()
-			rng := rand.New(rand.NewPCG(seed, uint64(i)))
-			if err := w.echo(rng, 2<<20); err != nil {
-				t.Errorf("connection %d: %v", i, err)
-			}
-		})
-	}
-	wait.Wait()
+	w.echoes(t, seed, connections, 2<<20)
 	a, b := r1.Stats(), r2.Stats()
 	t.Logf("%+v; %+v", a, b)
 	if a.Vanished == 0 || b.Vanished == 0 {

@@ -289,10 +289,8 @@ struct peer {
 	__u32 mtu;   /* bytes of IP that a tunnel packet to it can hold; 0: not known */
 };
 
-/* A tunnel's own words are for inside WireGuard alone; or an address is only where the peer's
- * questions come from. */
-#define PEER_INSIDE  1
-#define PEER_QUERIES 2
+/* What comes from the address is taken inside WireGuard alone. */
+#define PEER_INSIDE 1
 
 struct peer_ref {
 	__u32 secret;

@@ -376,7 +376,7 @@ static __always_inline int from_tunnel(struct __sk_buff *skb, struct node *n, st
 		secret = sender->secret;
 	} else { /* the vport is another's, or not known here */
 		ref = bpf_map_lookup_elem(&peer_addrs, &p->akey);
-		if (!ref || (ref->flags & PEER_QUERIES))
+		if (!ref)
 			return drop(p, DROP_TUNNEL_SOURCE);
 		secret = ref->secret;
 		peer = ref->slot;
@@ -456,7 +456,7 @@ __noinline int check_underlay(struct __sk_buff *skb)
 		return ref && bpf_ntohs(*(__be16 *)head) == n->tunnel_port ? UNDERLAY_PASSES : UNDERLAY_OTHER;
 	if (ref && !(*(__u32 *)(head + 12) & bpf_htonl(0xffffff00)))
 		return UNDERLAY_PROBE;
-	if (ref && !(ref->flags & PEER_QUERIES))
+	if (ref)
 		return UNDERLAY_PASSES;
 	/* What came in nowhere is this machine's own, or of no address of its, and left alone. */
 	if (skb->ifindex == n->host_ifindex && (!skb->ingress_ifindex || bpf_map_lookup_elem(&locals, &from)) &&

@@ -72,9 +72,10 @@ or absent. Start the server then: nodes find it where they found the one before,
 its address, and their instances and flows go on. What was changed after the backup
 is as it was before. Nodes of then are accepted; users, viewers, operators and bearer
 tokens of then are refused until you resume them (onpath token resume), because some
-may have been revoked since; --keep-users accepts them at once. Whoever uses the
-server's socket is accepted as ever. Join tokens are withdrawn: make new ones. Functions with images that the backup does not have (it was made
-without --images) have to be applied again.`,
+may have been revoked since; --keep-users accepts them at once. Users of the server's
+socket are accepted as ever. Join tokens are withdrawn: make new ones. Functions with
+images that the backup does not have (it was made without --images) have to be
+applied again.`,
 		Example: examples("sudo onpath restore /var/backups/onpath.tar && sudo systemctl start onpath-server"),
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -105,8 +105,9 @@ func (c *core) tellLost(h *onpath.NodeHello) {
 	if len(lost) == 0 {
 		return
 	}
-	message := onpath.ClipText(fmt.Sprintf("its plan had %d chains and deployments, %s first, of which this server knows nothing since it was "+
-		"restored from a backup: the node ends them. Apply again what was applied after the backup", len(lost), lost[0]))
+	message := onpath.ClipText(fmt.Sprintf("its plan had %d chains and deployments, %s first, of which this server "+
+		"knows nothing since it was restored from a backup: the node ends them. Apply again what was applied after the backup",
+		len(lost), lost[0]))
 	c.events.Tell(onpath.Key{Kind: onpath.KindNode, Name: h.Node}, "Restored", message, true)
 	c.log.Warn("a node ends what was applied after the backup", "node", h.Node, "why", message)
 }

@@ -159,7 +159,7 @@ func (b *builder) plan() *onpath.NodePlan {
 	d := &p.Datapath
 	d.Node, d.Underlay, d.Peers, d.Edge = b.n.name, b.n.obj.Spec.Underlay, b.peers(), b.edge()
 	if slices.ContainsFunc(d.Peers, func(p onpath.Peer) bool { return p.Inside }) {
-		d.Inside = tunnel.Inside(b.w.set.Secret, b.n.name)
+		d.Inside = tunnel.Inside(b.n.name)
 	}
 	d.Vports = orNone(b.vports)
 	slices.SortFunc(d.Vports, func(x, y onpath.Vport) int { return cmp.Compare(x.ID, y.ID) })

@@ -19,7 +19,7 @@ func (n *node) end(other *node) *tunnel.End {
 	e.Seen = n.st.From
 	if r := n.st.Report; r != nil {
 		e.Key, e.Lacks, e.Own = r.TunnelKey, r.TunnelLacks, r.Addresses
-		e.Indirect, e.Direct = slices.Contains(r.Indirect, other.name), slices.Contains(r.Direct, other.name)
+		e.Indirect = slices.Contains(r.Indirect, other.name)
 	}
 	return e
 }
@@ -46,7 +46,7 @@ func (b *builder) peer(m *node) onpath.Peer {
 		return p
 	}
 	e, own := m.end(b.n), b.n.obj.Spec.Underlay
-	p.Inside, p.Address, p.Key = true, tunnel.Inside(b.w.set.Secret, m.name), e.Key
+	p.Inside, p.Address, p.Key = true, tunnel.Inside(m.name), e.Key
 	p.MTU -= tunnel.Overhead(own.Address.Is4() && e.Underlay.Address.Is4())
 	if own.Address != e.Underlay.Address {
 		p.Endpoints = e.Endpoints()
@@ -55,7 +55,7 @@ func (b *builder) peer(m *node) onpath.Peer {
 	}
 	if m.st == nil && b.n.newest != nil { // the server has started: what was said before holds
 		if was := b.n.newest.inside[m.name]; was != nil {
-			p.Key, p.NextKey, p.Endpoints = was.Key, was.NextKey, was.Endpoints
+			p.Key, p.Endpoints = was.Key, was.Endpoints
 		}
 	}
 	return p

@@ -401,8 +401,9 @@ static __always_inline int hears_one_end(const struct flow *e, int stale)
 
 /*
  * A SYN has come. Does it begin a connection by the ports of one that has ended, or of which
- * this node hears one end alone (hears_one_end)? Then what was decided for that one is no more: at the edge both directions' entries go, at an instance the packet is
- * decided by its context once more. 1: so it is. A connection that may live stays as it is,
+ * this node hears one end alone (hears_one_end)? Then what was decided for that one is no more:
+ * at the edge both directions' entries go, at an instance the packet is decided by its context
+ * once more. 1: so it is. A connection that may live stays as it is,
  * whoever sent the SYN (RFC 5961 section 4).
  *
  * An end that knows the connection never accepts a SYN within it. So where a SYN-ACK follows

@@ -35,9 +35,10 @@ func queuesOf(m Machine, hashesPorts func(device string) (ports, known bool)) []
 	}
 	if len(one) > 0 {
 		r.Status = Warn
-		r.Detail = fmt.Sprintf("%s: UDP is shared out to receive queues by addresses alone, so one CPU takes all tunnel packets of another node",
-			strings.Join(one, ", "))
-		r.Remedy = fmt.Sprintf("on devices of the underlay: ethtool -N %s rx-flow-hash udp4 sdfn (and udp6); or have the kernel spread packets (rps_cpus)", one[0])
+		r.Detail = strings.Join(one, ", ") + ": UDP is shared out to receive queues by addresses alone, " +
+			"so one CPU takes all tunnel packets of another node"
+		r.Remedy = fmt.Sprintf("on devices of the underlay: ethtool -N %s rx-flow-hash udp4 sdfn (and udp6); "+
+			"or have the kernel spread packets (rps_cpus)", one[0])
 	}
 	return []Result{r}
 }

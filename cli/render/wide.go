@@ -112,12 +112,6 @@ func labels(m map[string]string) string {
 	return strings.Join(out, ",")
 }
 
-// reachWords say how a node reaches another one, by the reason of onpath.ConditionTunnel.
-var reachWords = map[string]string{
-	onpath.ReasonVXLAN: "vxlan", onpath.ReasonWireGuard: "wireguard", onpath.ReasonRelayed: "relayed",
-	onpath.ReasonTunnelTrying: "trying",
-}
-
 // reaches is how a node reaches each other one; onpath describe says since when, and why.
 func reaches(list []onpath.Condition) string {
 	var all []string
@@ -126,12 +120,9 @@ func reaches(list []onpath.Condition) string {
 		if !ok {
 			continue
 		}
-		word := reachWords[c.Reason]
-		switch {
-		case c.Status == onpath.False:
-			word = "NOT"
-		case word == "":
-			word = string(c.Status)
+		word := "NOT"
+		if c.Status == onpath.True {
+			word = strings.ToLower(c.Reason)
 		}
 		all = append(all, other+"="+word)
 	}

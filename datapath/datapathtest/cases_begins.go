@@ -122,17 +122,24 @@ func beginsAnew(b *testbed) {
 	}
 }
 
-func (b *testbed) beginsByRules(path onpath.PathID, port uint16, cut bool) {
-	wall := b.instance("wall", gateway)
-	list := b.decisions()
+// behindAWall are all decisions, an instance that each connection is to cross instead, and a
+// layout with the instances of them all.
+func behindAWall(b *testbed) (wall *instance, list []decided, l *layout) {
+	wall = b.instance("wall", gateway)
+	list = b.decisions()
 	b.looseEdge()
-	l := &layout{instances: []*instance{wall}}
+	l = &layout{instances: []*instance{wall}}
 	for _, d := range list {
 		for _, e := range d.chain.elements {
 			l.instances = append(l.instances, e.instances...)
 		}
 	}
 	l.instances = distinct(l.instances)
+	return wall, list, l
+}
+
+func (b *testbed) beginsByRules(path onpath.PathID, port uint16, cut bool) {
+	wall, list, l := behindAWall(b)
 	for n, d := range list {
 		young := &chain{path: path + onpath.PathID(2*n+2), cut: cut, match: toServer(), elements: []*element{{instances: []*instance{wall}}}}
 		young.began, young.adopt = b.h.Now(), time.Hour
@@ -190,16 +197,7 @@ func (b *testbed) beginsByRules(path onpath.PathID, port uint16, cut bool) {
 // then by those. What was begun and not open yet goes on as it began. While rules are the same, a
 // SYN and its answer change nothing.
 func forgotten(b *testbed) {
-	wall := b.instance("wall", gateway)
-	list := b.decisions()
-	b.looseEdge()
-	l := &layout{instances: []*instance{wall}}
-	for _, d := range list {
-		for _, e := range d.chain.elements {
-			l.instances = append(l.instances, e.instances...)
-		}
-	}
-	l.instances = distinct(l.instances)
+	wall, list, l := behindAWall(b)
 	for n, d := range list {
 		young := &chain{path: onpath.PathID(2*n + 2), match: toServer(), elements: []*element{{instances: []*instance{wall}}}}
 		d.chain.path = onpath.PathID(2*n + 1)

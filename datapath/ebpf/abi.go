@@ -261,11 +261,8 @@ type peerValue struct {
 	MTU    uint32
 }
 
-// What a peerRef's Flags say.
-const (
-	peerInside  = 1 // its words are for inside WireGuard alone
-	peerQueries = 2 // nothing but queries comes from there
-)
+// peerInside in a peerRef's Flags: what comes from the address is taken inside WireGuard alone.
+const peerInside = 1
 
 type peerRef struct {
 	Secret uint32

@@ -178,10 +178,6 @@ func (k *compiler) allPeers() error {
 			ref.Flags = peerInside
 		}
 		k.st.peerAddrs[key] = ref
-		if p.Direct.IsValid() {
-			ref.Flags = peerQueries
-			k.st.peerAddrs[at(p.Direct)] = ref
-		}
 	}
 	return nil
 }

@@ -152,8 +152,8 @@ func (n *Node) forgetFlow(k flowKey, f *flow) {
 }
 
 // begunAnew forgets what was decided for a connection that has ended, or of which this node hears
-// one end alone, if the packet begins another by the same ports: at the edge the entries of both directions; at an instance the packet is decided
-// by its context once more. A connection that may live stays as it is, whoever sent the SYN. Where
+// one end alone, if the packet begins another by the same ports: at the edge the entries of both
+// directions; at an instance the packet is decided by its context once more. A connection that may live stays as it is, whoever sent the SYN. Where
 // a SYN was led by a stale entry, and is accepted, the connection of that has ended: no end
 // accepts one within a connection that it knows.
 func (n *Node) begunAnew(w *work, f *flow) bool {

@@ -19,14 +19,13 @@ func Overhead(v4 bool) int {
 	return 40 + 8 + 32
 }
 
-// Inside is the address of a node inside WireGuard: a unique local one (RFC 4193) that is made of
-// the installation's secret and the node's name, so that it never changes.
-func Inside(secret []byte, node string) netip.Addr {
-	net := sha256.Sum256(append([]byte("inside WireGuard\x00"), secret...))
-	host := sha256.Sum256([]byte(node))
-	var a [16]byte
-	a[0] = 0xfd
-	copy(a[1:6], net[:])
+// inside is the network inside WireGuard, a unique local one (RFC 4193).
+var inside = netip.MustParsePrefix("fd6f:6e70:7767::/64")
+
+// Inside is the address of a node inside WireGuard. It is made of the node's name alone, so that it
+// never changes: two nodes do not take up a plan in the same instant.
+func Inside(node string) netip.Addr {
+	a, host := inside.Addr().As16(), sha256.Sum256([]byte(node))
 	copy(a[8:], host[:])
 	return netip.AddrFrom16(a)
 }
@@ -39,8 +38,7 @@ type End struct {
 	Seen     netip.Addr   // from where its session came; zero: it is on the server's machine
 	Key      string       // of its WireGuard; "": it has none
 	Lacks    string       // why
-	// Indirect: the other has not answered VXLAN; Direct: it has, although they use WireGuard.
-	Indirect, Direct bool
+	Indirect bool         // the other has not answered VXLAN
 }
 
 // NAT is the address at which others see a node behind NAT; zero: it is behind none.
@@ -107,12 +105,8 @@ func Choose(a, b *End, now bool) Choice {
 	switch {
 	case a.Underlay.Address == b.Underlay.Address:
 		return Choice{true, fmt.Sprintf("both have the underlay address %s", a.Underlay.Address)}
-	case now && !a.Direct:
-		return Choice{true, silent(a, b)}
-	case now && !b.Direct:
-		return Choice{true, silent(b, a)}
-	case now:
-		return Choice{false, "VXLAN is answered now"}
+	case now: // VXLAN is not tried meanwhile
+		return Choice{true, "it is in use, and auto keeps it; tunnel: vxlan at one of the two ends it"}
 	case a.Indirect:
 		return Choice{true, silent(a, b)}
 	case b.Indirect:

@@ -106,7 +106,8 @@ func (w *walker) due(st state, s set, g *onpath.Group) *failure {
 		return w.fail(st, s, "is chosen an instance of %s by %q, against the chain's together: %s", name,
 			cmp.Or(g.Together, onpath.TogetherFlow), n.step().together)
 	case !n.step().together.Apart() && len(g.Weights) > 0:
-		return w.fail(st, s, "is chosen an instance of %s by where it comes from, against the chain's together: %s", name, n.step().together)
+		return w.fail(st, s, "is chosen an instance of %s by where it comes from, against the chain's together: %s",
+			name, n.step().together)
 	case (g.Mode == onpath.ModeMirror) != n.step().mirror:
 		return w.fail(st, s, "is %s %s, against the chain's mode", map[bool]string{true: "only copied to", false: "sent through"}[g.Mode == onpath.ModeMirror], name)
 	}

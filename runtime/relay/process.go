@@ -125,7 +125,8 @@ func (p *process) Relayed(ctx context.Context) (onpath.Relayed, error) {
 	for why, n := range s.Stats.Stayed {
 		stayed[string(why)] = n
 	}
-	return onpath.Relayed{Vanished: s.Stats.Vanished, Stayed: stayed, Connections: t.Connections, Most: t.Most, Full: t.Full, ToOrigin: t.ToOrigin, ToClient: t.ToClient}, err
+	return onpath.Relayed{Vanished: s.Stats.Vanished, Stayed: stayed,
+		Connections: t.Connections, Most: t.Most, Full: t.Full, ToOrigin: t.ToOrigin, ToClient: t.ToClient}, err
 }
 
 // AwaitFull implements onpath.Relaying.
