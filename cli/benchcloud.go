@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -27,8 +28,14 @@ type benchCloud struct {
 	limit    time.Duration
 	client   *client.Client
 	chain    *onpath.Chain
-	tunnels  map[string]string // what each node said before
+	was      map[string]onpath.Underlay // of each node, before
 	now      func() time.Time
+}
+
+// tunnels that may be compared.
+var tunnels = map[string]onpath.Underlay{
+	string(onpath.TunnelVXLAN):     {Tunnel: onpath.TunnelVXLAN},
+	string(onpath.TunnelWireGuard): {Tunnel: onpath.TunnelWireGuard},
 }
 
 func newBenchCloud(g *global) *cobra.Command {
@@ -84,12 +91,17 @@ func (b *benchCloud) check() error {
 	if b.Quick {
 		b.Rounds, b.For, b.Echoes = 1, time.Second, 20
 	}
-	if b.Rounds < 1 || b.For <= 0 || b.For > time.Duration(trial.MaxTime) || b.Echoes < 1 || b.Echoes > trial.MaxEchoes {
-		return badUsage("--rounds is above 0, --for at most %s, --pings 1 to %d", trial.MaxTime, trial.MaxEchoes)
+	switch {
+	case b.Rounds < 1:
+		return badUsage("--rounds %d: give a number above 0", b.Rounds)
+	case b.For <= 0 || b.For > time.Duration(trial.MaxTime):
+		return badUsage("--for %s: give more than nothing, and at most %s", b.For, trial.MaxTime)
+	case b.Echoes < 1 || b.Echoes > trial.MaxEchoes:
+		return badUsage("--pings %d: give 1 to %d", b.Echoes, trial.MaxEchoes)
 	}
-	for _, t := range b.Tunnels {
-		if t != string(onpath.TunnelVXLAN) && t != string(onpath.TunnelWireGuard) {
-			return badUsage("--tunnels: there is no tunnel %q; write vxlan or wireguard", t)
+	for i, t := range b.Tunnels {
+		if _, known := tunnels[t]; !known || slices.Contains(b.Tunnels[:i], t) {
+			return badUsage("--tunnels: %q: write vxlan, wireguard or both, each once", t)
 		}
 	}
 	return nil
@@ -116,13 +128,13 @@ func (b *benchCloud) run(c *cobra.Command) (r *cloud.Report, err error) {
 
 // begin looks at the nodes and the function, and makes the chain, which steers nothing yet.
 func (b *benchCloud) begin(ctx context.Context) error {
-	b.tunnels = map[string]string{}
+	b.was = map[string]onpath.Underlay{}
 	for i, name := range b.nodes {
 		n, err := b.node(ctx, name)
 		if err != nil {
 			return err
 		}
-		b.tunnels[name] = string(n.Spec.Underlay.Tunnel)
+		b.was[name] = n.Spec.Underlay
 		if i == 1 {
 			b.Type = cmp.Or(b.Type, n.Metadata.Labels["type"], fmt.Sprintf("%s CPUs", n.Status.Capacity.CPU))
 		} else if err := attach.Check(n); err != nil {
@@ -155,16 +167,17 @@ func (b *benchCloud) begin(ctx context.Context) error {
 	return err
 }
 
-// end takes the chain away, and gives the nodes their tunnels back.
+// end gives the nodes their tunnels back, and takes the chain away. One may fail without the other.
 func (b *benchCloud) end(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
+	var tunnelsLeft error
+	if len(b.Tunnels) > 0 {
+		tunnelsLeft = b.setTunnels(ctx, b.was)
+	}
 	hosts := onpath.Key{Kind: onpath.KindHosts, Tenant: b.chain.Metadata.Tenant, Name: b.chain.Metadata.Name}
 	_, err := b.client.Apply(ctx, nil, client.ApplyOptions{Delete: []onpath.Key{onpath.KeyOf(b.chain), hosts}})
-	if err == nil && len(b.Tunnels) > 0 {
-		err = b.setTunnels(ctx, func(node string) string { return b.tunnels[node] })
-	}
-	return err
+	return errors.Join(tunnelsLeft, err)
 }
 
 func (b *benchCloud) node(ctx context.Context, name string) (*onpath.Node, error) {
@@ -204,7 +217,11 @@ func (b *benchCloud) Steer(ctx context.Context, steer bool) error {
 // Use implements cloud.Network.
 func (b *benchCloud) Use(ctx context.Context, tunnel string) (by string, err error) {
 	if tunnel != "" {
-		if err := b.setTunnels(ctx, func(string) string { return tunnel }); err != nil {
+		one := map[string]onpath.Underlay{}
+		for _, name := range b.nodes {
+			one[name] = tunnels[tunnel]
+		}
+		if err := b.setTunnels(ctx, one); err != nil {
 			return "", err
 		}
 	}
@@ -226,22 +243,14 @@ func (b *benchCloud) Use(ctx context.Context, tunnel string) (by string, err err
 }
 
 // setTunnels writes the tunnel of each of the three nodes.
-func (b *benchCloud) setTunnels(ctx context.Context, of func(node string) string) error {
+func (b *benchCloud) setTunnels(ctx context.Context, of map[string]onpath.Underlay) error {
 	var changed []onpath.Object
 	for _, name := range b.nodes {
 		n, err := b.node(ctx, name)
 		if err != nil {
 			return err
 		}
-		n.Spec.Underlay.Tunnel = ""
-		switch of(name) {
-		case string(onpath.TunnelVXLAN):
-			n.Spec.Underlay.Tunnel = onpath.TunnelVXLAN
-		case string(onpath.TunnelWireGuard):
-			n.Spec.Underlay.Tunnel = onpath.TunnelWireGuard
-		case string(onpath.TunnelAuto):
-			n.Spec.Underlay.Tunnel = onpath.TunnelAuto
-		}
+		n.Spec.Underlay.Tunnel = of[name].Tunnel
 		n.Status = onpath.NodeStatus{}
 		changed = append(changed, n)
 	}
@@ -251,6 +260,7 @@ func (b *benchCloud) setTunnels(ctx context.Context, of func(node string) string
 
 // until asks twice a second until what is awaited is so.
 func (b *benchCloud) until(ctx context.Context, ok func() (bool, string, error)) error {
+	said := ""
 	for ends := b.now().Add(b.limit); ; {
 		done, text, err := ok()
 		if done || err != nil {
@@ -258,10 +268,13 @@ func (b *benchCloud) until(ctx context.Context, ok func() (bool, string, error))
 		}
 		if b.now().After(ends) {
 			e := onpath.Errorf(onpath.CodeUnavailable, "waited %s in vain: %s", b.limit, text)
-			e.Remedy = "see onpath describe chain " + b.chain.Metadata.Name
+			e.Remedy = "see onpath describe node " + b.From
 			return e
 		}
-		b.Progress("waiting: %s", text)
+		if text != said {
+			b.Progress("waiting: %s", text)
+			said = text
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

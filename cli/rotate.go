@@ -69,7 +69,7 @@ func writeRotation(w io.Writer, r *wire.KeyRotation) error {
 	default:
 		fmt.Fprintf(&b, "authority: %s…, and %s… until onpath rotate authority --end\n", a.Authority[:12], a.Former[:12])
 		for _, who := range a.Waiting {
-			fmt.Fprintf(&b, "  %s has no certificate of the new one yet\n", who)
+			fmt.Fprintf(&b, "  %s has not shown a certificate of the new one yet\n", who)
 		}
 		for _, id := range a.Tokens {
 			fmt.Fprintf(&b, "  token %s is for the former one\n", id)

@@ -152,7 +152,7 @@ func TestQuietSinceReady(t *testing.T) {
 	woke = time.Now()
 	mu.Unlock()
 	s.ready.Store(true)
-	s.until("it sleeps again", func() bool { return s.recorder.count("stop web") == 1 })
+	s.until("it sleeps again", func() bool { mu.Lock(); defer mu.Unlock(); return !ended.IsZero() })
 	mu.Lock()
 	defer mu.Unlock()
 	if got := s.punts.letIn(); !slices.Equal(got, []string{"first"}) {

@@ -2,7 +2,6 @@ package auth
 
 import (
 	"bytes"
-	"cmp"
 	"crypto"
 	"crypto/tls"
 	"crypto/x509"
@@ -237,7 +236,9 @@ func (a *Authority) EndRotation(force bool) (gone []string, err error) {
 	defer a.mu.Unlock()
 	s := a.signers.Load()
 	if s.former == nil {
-		return nil, onpath.Errorf(onpath.CodeConflict, "the authority is not being rotated")
+		e := onpath.Errorf(onpath.CodeConflict, "the authority is not being rotated")
+		e.Remedy = "begin with onpath rotate authority"
+		return nil, e
 	}
 	gone = a.rotation().Waiting
 	nodes := slices.DeleteFunc(slices.Clone(gone), func(uri string) bool {
@@ -245,8 +246,8 @@ func (a *Authority) EndRotation(force bool) (gone []string, err error) {
 		return err != nil || i.Role != RoleNode
 	})
 	if len(nodes) > 0 && !force {
-		e := onpath.Errorf(onpath.CodeConflict, "%d nodes have certificates of the former authority alone, %s first; they would have to "+
-			"join again", len(nodes), nodes[0])
+		e := onpath.Errorf(onpath.CodeConflict, "%d nodes have not connected with a certificate of the new authority, %s first; they "+
+			"would have to join again", len(nodes), nodes[0])
 		e.Remedy = "wait until they have connected (onpath rotate shows them), or give --force"
 		return nil, e
 	}
@@ -292,7 +293,7 @@ func (a *Authority) Suspended() (list []string) {
 			list = append(list, id)
 		}
 	}
-	slices.SortFunc(list, cmp.Compare)
+	slices.Sort(list)
 	return list
 }
 

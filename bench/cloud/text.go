@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/onpath/onpath/cli/table"
 	"github.com/onpath/onpath/measure/trial"
@@ -38,14 +39,7 @@ func (r *Report) Text(w io.Writer) error {
 		r.From, r.To, r.Through, cmp.Or(r.Type, "its type is not named"))
 	t := table.New("WAY", ">TCP MBIT/S", ">UDP MBIT/S", ">ROUND TRIP MS", "NOT MEASURED")
 	for _, way := range r.Ways {
-		why := ""
-		for i, text := range way.Why {
-			if i > 0 {
-				why += "; "
-			}
-			why += text
-		}
-		t.Row(way.Name, mega(way.TCP), mega(way.UDP), of(way.RoundTrip, 1, 3), why)
+		t.Row(way.Name, mega(way.TCP), mega(way.UDP), of(way.RoundTrip, 1, 3), strings.Join(way.Why, "; "))
 	}
 	if err := t.Write(w); err != nil {
 		return err
@@ -61,7 +55,7 @@ func (r *Report) Text(w io.Writer) error {
 		return err
 	}
 	if r.Quick {
-		fmt.Fprintln(w, "\nA quick run shows that everything works; its figures mean nothing.")
+		fmt.Fprintln(w, "\nA quick run shows what works; its figures mean nothing.")
 	}
 	return nil
 }

@@ -65,7 +65,9 @@ func (s *Secrets) EndRotation() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.keys) < 2 {
-		return onpath.Errorf(onpath.CodeConflict, "the server's secret is not being rotated")
+		e := onpath.Errorf(onpath.CodeConflict, "the server's secret is not being rotated")
+		e.Remedy = "begin with onpath rotate secret"
+		return e
 	}
 	return s.keep(s.keys[0])
 }

@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where flows are to meet one instance (Group.Together), the programs note which one the
-// first of them chose, and lead new ones there. The rounds over all entries see to these
-// notes: they say where the flows are that live, whichever node or direction chose, and go some time after the last of the flows.
+// Where flows are to meet one instance (Group.Together), the programs note which instance the
+// first flow chose, and lead new flows there. A round over all entries keeps these notes true: a
+// note says where the established flows are, whichever node or direction chose, and goes some
+// time after the last of them.
 
 // affinityStays is how long a note stays that no established flow bears out: one may begin.
 const affinityStays = time.Minute
